@@ -1,0 +1,16 @@
+"""``ADDONS = {"scrapy_hostgate.HostGateAddon": 500}``: another way to switch it on."""
+
+from __future__ import annotations
+
+from scrapy.settings import BaseSettings
+
+from scrapy_hostgate.middleware import HostGateMiddleware
+
+
+class HostGateAddon:
+    """Adds the middleware innermost, unless the project placed it itself."""
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        settings.setdefault_in_component_priority_dict(
+            "DOWNLOADER_MIDDLEWARES", HostGateMiddleware, 1000
+        )

@@ -1,0 +1,314 @@
+"""The law: how many requests a host may have in flight, judged by its answers alone.
+
+Pure and deterministic: time comes in as a number of seconds, nothing is read or written elsewhere,
+so a recorded list of samples replays to the same decisions. The vocabulary (limit, sample,
+outcome) is that of Netflix's concurrency-limits; the quick collapse and the slow single steps up
+follow the shape of AIMD (Chiu and Jain, 1989), with a floor of one and a small ceiling, because
+this law exists to shrink promptly and not to discover how much a host will bear.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from array import array
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+from scrapy_hostgate.outcome import Outcome, Sample
+
+FLOOR = 1
+BASELINE_WINDOW = 64
+MIN_SAMPLES = 20
+RECENT_WINDOW = 32
+SHRINK_FACTOR = 1.5
+SHRINK_RUN = 3
+WIDEN_FACTOR = 0.6
+WIDEN_SAMPLES = 10
+WIDEN_INTERVAL_S = 10.0
+BASELINE_GAIN = 0.05
+BASELINE_DRIFT_PER_MINUTE = 0.05
+SHRINK_QUIET_S = 60.0
+QUIET_S = 600.0
+MAX_RECOVERY_DELAY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The numbers of one host's law.
+
+    ``start`` and ``ceiling`` are requests in flight; ``latency_noise_s``, ``slow_latency_s`` and
+    ``recovery_delay_s`` are seconds.
+    """
+
+    start: int = 2
+    ceiling: int = 4
+    latency_noise_s: float = 0.05
+    slow_latency_s: float = 5.0
+    recovery_delay_s: float = 30.0
+
+
+class Reason(str, enum.Enum):
+    """Why a limit was set. The values are stable: logs, stats and event files carry them."""
+
+    REFUSED = "refused"
+    SLOWED = "slowed"
+    RECOVERED = "recovered"
+    FASTER = "faster"
+    RESIZED = "resized"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One change of a limit (or a refusal that found it at the floor already), and its grounds.
+
+    Latencies are in seconds; ``None`` where the number was not known or played no part.
+    """
+
+    reason: Reason
+    limit_from: int
+    limit_to: int
+    epoch: int
+    latency_s: float | None = None
+    baseline_s: float | None = None
+    median_s: float | None = None
+    recovery_delay_s: float | None = None
+
+
+class Window:
+    """The last ``size`` numbers, kept in order of arrival and in order of size."""
+
+    __slots__ = ("_next", "_ring", "_size", "_sorted")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ring = array("d")
+        self._sorted = array("d")
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def push(self, value: float) -> None:
+        if len(self._ring) < self._size:
+            self._ring.append(value)
+        else:
+            del self._sorted[bisect_left(self._sorted, self._ring[self._next])]
+            self._ring[self._next] = value
+            self._next = (self._next + 1) % self._size
+        insort(self._sorted, value)
+
+    def quantile(self, q: float) -> float:
+        """The nearest-rank quantile: always a number that was really seen."""
+        return self._sorted[max(0, math.ceil(q * len(self._sorted)) - 1)]
+
+
+class Controller:
+    """Moves one host's limit. Tell it every sample with :meth:`observe`."""
+
+    # All mutable state: the limit and its epoch; the two windows and the smoothed baseline; what
+    # was seen since the last change (_reached, _ok_since_change, _slow_run); when and at which
+    # level the host last complained, and how long it must now behave before a step back up.
+    __slots__ = (
+        "_baseline_at",
+        "_changed_at",
+        "_ok_since_change",
+        "_reached",
+        "_recent",
+        "_refused_at",
+        "_refused_level",
+        "_served_since_refusal",
+        "_shrunk_at",
+        "_slow_run",
+        "_window",
+        "baseline_s",
+        "epoch",
+        "law",
+        "limit",
+        "recovery_delay_s",
+    )
+
+    def __init__(self, law: Law, now: float) -> None:
+        self.law = law
+        self.limit = law.start
+        self.epoch = 0
+        self.baseline_s: float | None = None
+        self.recovery_delay_s = law.recovery_delay_s
+        self._window = Window(BASELINE_WINDOW)
+        self._recent = Window(RECENT_WINDOW)
+        self._baseline_at = now
+        self._changed_at = now
+        self._refused_at = -math.inf
+        self._refused_level: int | None = None
+        self._served_since_refusal = False
+        self._shrunk_at = -math.inf
+        self._reached = False
+        self._ok_since_change = 0
+        self._slow_run = 0
+
+    def __repr__(self) -> str:
+        baseline = "?" if self.baseline_s is None else f"{self.baseline_s:.3f}s"
+        return (
+            f"<Controller limit={self.limit}/{self.law.ceiling} epoch={self.epoch} "
+            f"baseline={baseline} samples={len(self._window)}>"
+        )
+
+    @property
+    def median_s(self) -> float | None:
+        """Median latency of the last OK samples in seconds, ``None`` before the first."""
+        return self._recent.quantile(0.5) if len(self._recent) else None
+
+    @property
+    def learnt(self) -> bool:
+        """Whether forgetting this host would lose a limit or a complaint (a baseline is cheap)."""
+        return self.limit != self.law.start or self._refused_at > -math.inf
+
+    @property
+    def samples(self) -> int:
+        """How many OK samples the baseline's window holds."""
+        return len(self._window)
+
+    def observe(self, sample: Sample, now: float, *, paused: bool = False) -> Decision | None:
+        """Take one sample; return the change it caused, or ``None``.
+
+        A sample that departed in an older epoch answers an older limit and changes nothing.
+        ``paused`` says that a pause is running, in which nothing is ever widened.
+        """
+        if sample.epoch != self.epoch or sample.outcome is Outcome.NEUTRAL:
+            return None
+        if sample.outcome is Outcome.REFUSED:
+            return self.refuse(now, sample.in_flight)
+        latency = sample.latency_s
+        if sample.outcome is Outcome.SLOW:
+            return self._shrink_after_run(latency, now)
+        if latency is None or not math.isfinite(latency) or latency < 0:
+            return None
+        if sample.in_flight >= self.limit:
+            self._reached = True
+        self._ok_since_change += 1
+        self._served_since_refusal = True
+        # Judged before it is learnt: a sample must not lift the bound it is measured by.
+        decision = None
+        if self._is_slow(latency):
+            decision = self._shrink_after_run(latency, now)
+        else:
+            self._slow_run = 0
+        self._learn(latency, sample.in_flight, now)
+        return decision or self._widen(latency, now, paused)
+
+    def refuse(self, now: float, in_flight: int) -> Decision:
+        """Collapse to one: the host said no to ``in_flight`` requests at a time."""
+        if self._served_since_refusal and self._refused_at > -math.inf:
+            # An outage that refuses every knock is one complaint; being refused again after having
+            # been served is a second. Quiet is counted from the last change too: a probe that is
+            # refused as soon as it is sent has not been quiet for the long wait before it.
+            forgiven = now - max(self._refused_at, self._changed_at) >= QUIET_S
+            self.recovery_delay_s = (
+                self.law.recovery_delay_s
+                if forgiven
+                else min(2 * self.recovery_delay_s, MAX_RECOVERY_DELAY_S)
+            )
+        self._served_since_refusal = False
+        self._refused_at = now
+        self._refused_level = max(in_flight, FLOOR)
+        return self._change(FLOOR, Reason.REFUSED, now)
+
+    def resize(self, limit: int, now: float) -> Decision:
+        """Set the limit by hand; the law goes on from there. Raises ``ValueError`` out of range."""
+        if not FLOOR <= limit <= self.law.ceiling:
+            raise ValueError(f"limit must be from {FLOOR} to {self.law.ceiling}, not {limit!r}")
+        return self._change(limit, Reason.RESIZED, now)
+
+    def _is_slow(self, latency: float) -> bool:
+        if latency > self.law.slow_latency_s:
+            return True
+        baseline = self.baseline_s
+        # The second condition keeps a host that answers in 2 ms from being judged by the jitter of
+        # our own event loop.
+        return (
+            baseline is not None
+            and latency > SHRINK_FACTOR * baseline
+            and latency - baseline >= self.law.latency_noise_s
+        )
+
+    def _learn(self, latency: float, in_flight: int, now: float) -> None:
+        """Feed the median always, the baseline only with samples that our own load did not slow."""
+        self._recent.push(latency)
+        if in_flight > self.law.start:
+            return
+        self._window.push(latency)
+        if len(self._window) < MIN_SAMPLES:
+            return
+        p95 = self._window.quantile(0.95)
+        elapsed_s, self._baseline_at = now - self._baseline_at, now
+        if self.baseline_s is None:
+            self.baseline_s = p95
+        elif p95 < self.baseline_s or len(self._window) < BASELINE_WINDOW:
+            # The window's first filling may correct itself both ways: a first estimate from twenty
+            # samples of a heavy-tailed host is often far too low, and would stay so.
+            self.baseline_s += BASELINE_GAIN * (p95 - self.baseline_s)
+        else:
+            # Slowly, so that a host which degrades over half an hour does not become "normal".
+            growth = 1 + BASELINE_DRIFT_PER_MINUTE * max(0.0, elapsed_s) / 60
+            self.baseline_s = min(p95, self.baseline_s * growth)
+
+    def _shrink_after_run(self, latency: float | None, now: float) -> Decision | None:
+        self._slow_run += 1
+        if self._slow_run < SHRINK_RUN or self.limit <= FLOOR:
+            return None
+        self._shrunk_at = now
+        return self._change(self.limit - 1, Reason.SLOWED, now, latency)
+
+    def _widen(self, latency: float, now: float, paused: bool) -> Decision | None:
+        if (
+            paused
+            or self.limit >= self.law.ceiling
+            or self.baseline_s is None
+            # A limit that is not used proves nothing about what lies above it.
+            or not self._reached
+            or self._ok_since_change < WIDEN_SAMPLES
+            or now - self._changed_at < WIDEN_INTERVAL_S
+        ):
+            return None
+        median = self._recent.quantile(0.5)
+        if median > self.law.slow_latency_s or median > self.baseline_s:
+            return None
+        if self.limit < self.law.start:
+            # Without this way back a perfectly steady host that once said 429 would stay at one.
+            if now - max(self._refused_at, self._shrunk_at) < self.recovery_delay_s:
+                return None
+            return self._change(self.limit + 1, Reason.RECOVERED, now, latency)
+        if (
+            median >= WIDEN_FACTOR * self.baseline_s
+            or self._was_refused(self.limit + 1, now)
+            # A heavy-tailed host would otherwise go up and down by the luck of its draws.
+            or now - self._shrunk_at < SHRINK_QUIET_S
+        ):
+            return None
+        return self._change(self.limit + 1, Reason.FASTER, now, latency)
+
+    def _was_refused(self, limit: int, now: float) -> bool:
+        """Whether ``limit`` reaches a level that the host refused in the last 600 s."""
+        level = self._refused_level
+        return level is not None and limit >= level and now - self._refused_at < QUIET_S
+
+    def _change(
+        self, limit: int, reason: Reason, now: float, latency: float | None = None
+    ) -> Decision:
+        before, self.limit = self.limit, limit
+        self.epoch += 1
+        self._changed_at = now
+        self._reached = False
+        self._ok_since_change = 0
+        self._slow_run = 0
+        median, self._recent = self.median_s, Window(RECENT_WINDOW)
+        return Decision(
+            reason=reason,
+            limit_from=before,
+            limit_to=limit,
+            epoch=self.epoch,
+            latency_s=latency,
+            baseline_s=self.baseline_s,
+            median_s=median,
+            recovery_delay_s=self.recovery_delay_s,
+        )

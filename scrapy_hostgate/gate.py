@@ -1,0 +1,238 @@
+"""One host: its semaphore, its pacer and its controller, kept in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scrapy_hostgate.controller import Controller, Decision, Law, Reason
+from scrapy_hostgate.outcome import Outcome, Sample
+from scrapy_hostgate.pacer import Pace, Pacer, Pause
+from scrapy_hostgate.semaphore import AdaptiveSemaphore, CallLater, Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one sample changed: a limit, a pause, both or (both ``None``) nothing."""
+
+    decision: Decision | None = None
+    pause: Pause | None = None
+    stalled: bool = False
+    """The host has now refused everything for the stall timeout."""
+
+
+NOTHING = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class GateSnapshot:
+    """A host's state at one moment, in plain numbers. Times and latencies are seconds."""
+
+    key: str
+    limit: int
+    start: int
+    ceiling: int
+    in_flight: int
+    waiting: int
+    peak: int
+    epoch: int
+    paused_s: float
+    spacing_s: float
+    baseline_s: float | None
+    median_s: float | None
+    departures: int
+    refusals: int
+
+
+class Gate:
+    """Everything known about one host key.
+
+    A request arrives (:meth:`arrive`), waits until its permit is granted, downloads, is recorded
+    (:meth:`record`) and leaves (:meth:`leave`): in this order, so that a refusal lowers the limit
+    before the slot it frees could be given to the next.
+    """
+
+    # All mutable state, besides that of the three parts: the counters below.
+    __slots__ = (
+        "_clock",
+        "_refusing_since",
+        "_stall_timeout_s",
+        "_stalled_at",
+        "controller",
+        "departures",
+        "key",
+        "last_departure_at",
+        "pacer",
+        "peak",
+        "refusals",
+        "semaphore",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        law: Law,
+        pace: Pace,
+        *,
+        clock: Callable[[], float],
+        call_later: CallLater,
+        uniform: Callable[[float, float], float],
+        stall_timeout_s: float = 900.0,
+    ) -> None:
+        self.key = key
+        self._clock = clock
+        self.controller = Controller(law, clock())
+        self.pacer = Pacer(pace, uniform)
+        self.semaphore = AdaptiveSemaphore(
+            law.start,
+            clock=clock,
+            call_later=call_later,
+            earliest=self.pacer.next_departure,
+            departing=self._departing,
+        )
+        self.departures = 0
+        self.refusals = 0
+        self.peak = 0
+        self.last_departure_at = 0.0
+        self._stall_timeout_s = stall_timeout_s
+        self._refusing_since: float | None = None
+        self._stalled_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Gate {self.key!r} {self.semaphore!r} {self.pacer!r} {self.controller!r}>"
+
+    @property
+    def limit(self) -> int:
+        return self.semaphore.limit
+
+    @property
+    def in_flight(self) -> int:
+        return self.semaphore.in_flight
+
+    @property
+    def stalled(self) -> bool:
+        """Whether requests should fail now instead of waiting for this host.
+
+        True from the refusal with which the host has refused everything for the stall timeout, for
+        as long again; then it is given another chance.
+        """
+        if self._stalled_at is None:
+            return False
+        if self._clock() - self._stalled_at >= self._stall_timeout_s:
+            self._refusing_since = self._stalled_at = None
+            return False
+        return True
+
+    @property
+    def waiting(self) -> int:
+        return self.semaphore.waiting
+
+    def arrive(self, priority: int = 0) -> Permit:
+        """A request asks to depart; its permit may be granted at once. See :meth:`leave`."""
+        return self.semaphore.acquire(priority)
+
+    def left(self, permit: Permit) -> None:
+        """The request of ``permit`` really leaves now, perhaps later than it was granted."""
+        self.pacer.left_late(permit.granted_at, self._clock())
+
+    def record(
+        self,
+        permit: Permit,
+        outcome: Outcome,
+        latency_s: float | None,
+        retry_after_s: float | None = None,
+    ) -> Verdict:
+        """Learn from the end of ``permit``'s download; call before :meth:`leave`."""
+        now = self._clock()
+        if outcome is Outcome.REFUSED:
+            return self._refused(permit, retry_after_s, now)
+        current = permit.epoch == self.controller.epoch
+        if outcome is Outcome.OK and current:
+            self.pacer.served()
+            self._refusing_since = self._stalled_at = None
+            if self.pacer.penalty.relax(now, self.controller.recovery_delay_s):
+                self.semaphore.reconsider()
+        sample = Sample(outcome, latency_s, permit.epoch, permit.in_flight)
+        decision = self.controller.observe(sample, now, paused=self.pacer.paused(now))
+        if decision is None:
+            return NOTHING
+        self.semaphore.resize(decision.limit_to)
+        return Verdict(decision)
+
+    def leave(self, permit: Permit) -> None:
+        """Give the permit back, whether it was granted or still waits. Once for each permit."""
+        if permit.state == Permit.WITHDRAWN or self.semaphore.withdraw(permit):
+            return
+        self.semaphore.release(permit)
+
+    def refuse(self, retry_after_s: float | None = None) -> Verdict:
+        """The user's word that the host refuses, as if the latest request had come back refused."""
+        now = self._clock()
+        self.refusals += 1
+        pause = self.pacer.refused(now, retry_after_s, incident=True)
+        return self._collapse(max(1, self.in_flight), pause, now)
+
+    def resize(self, limit: int) -> Verdict:
+        """Set the limit by hand. Raises ``ValueError`` below 1 or above the ceiling."""
+        decision = self.controller.resize(limit, self._clock())
+        self.semaphore.resize(limit)
+        return Verdict(decision)
+
+    def idle(self, now: float) -> bool:
+        """Whether nothing is in flight, waiting, paused or spaced: it could be made anew."""
+        return not self.in_flight and not self.waiting and self.pacer.at_rest(now)
+
+    def snapshot(self) -> GateSnapshot:
+        now = self._clock()
+        law, pacer = self.controller.law, self.pacer
+        return GateSnapshot(
+            key=self.key,
+            limit=self.limit,
+            start=law.start,
+            ceiling=law.ceiling,
+            in_flight=self.in_flight,
+            waiting=self.waiting,
+            peak=self.peak,
+            epoch=self.controller.epoch,
+            paused_s=max(0.0, pacer.pause_until - now),
+            spacing_s=max(
+                pacer.pace.rate_interval_s,
+                pacer.delay_s,
+                pacer.crawl_delay_s,
+                pacer.penalty.interval_s,
+            ),
+            baseline_s=self.controller.baseline_s,
+            median_s=self.controller.median_s,
+            departures=self.departures,
+            refusals=self.refusals,
+        )
+
+    def _departing(self, permit: Permit, now: float) -> None:
+        permit.epoch = self.controller.epoch
+        self.pacer.departed(now)
+        self.departures += 1
+        self.last_departure_at = now
+        self.peak = max(self.peak, permit.in_flight)
+
+    def _refused(self, permit: Permit, retry_after_s: float | None, now: float) -> Verdict:
+        self.refusals += 1
+        # Several in-flight requests that come back refused are one incident: the first raises the
+        # epoch, and of the others only a longer Retry-After is news.
+        incident = permit.epoch == self.controller.epoch
+        pause = self.pacer.refused(now, retry_after_s, incident=incident)
+        if not incident:
+            self.semaphore.reconsider()
+            return Verdict(None, pause)
+        return self._collapse(permit.in_flight, pause, now)
+
+    def _collapse(self, in_flight: int, pause: Pause, now: float) -> Verdict:
+        stalled = False
+        if self._refusing_since is None:
+            self._refusing_since = now
+        elif self._stalled_at is None and now - self._refusing_since >= self._stall_timeout_s:
+            self._stalled_at = now
+            stalled = True
+        decision = self.controller.refuse(now, in_flight)
+        assert decision.reason is Reason.REFUSED
+        self.semaphore.resize(decision.limit_to)
+        return Verdict(decision, pause, stalled)

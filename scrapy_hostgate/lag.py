@@ -1,0 +1,56 @@
+"""Did our own event loop stand still? Then a latency measured meanwhile is not the host's."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from scrapy_hostgate.semaphore import CallLater, Timer
+
+BEAT_S = 0.02
+MIN_LAG_S = 0.05
+LAG_SHARE = 0.1
+
+
+class LoopLag:
+    """Watches the event loop by a beat that runs only while something is in flight."""
+
+    def __init__(self, clock: Callable[[], float], call_later: CallLater) -> None:
+        self._clock = clock
+        self._call_later = call_later
+        self._timer: Timer | None = None
+        self._due_at = 0.0
+        # (when it ended, seconds) of each standstill that could spoil a sample.
+        self._standstills: deque[tuple[float, float]] = deque(maxlen=256)
+
+    def start(self) -> None:
+        """Begin to watch; harmless if it does already."""
+        if self._timer is None:
+            self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def spoils(self, departed_at: float, latency_s: float) -> bool:
+        """Whether the loop lagged too long for a sample of ``latency_s`` that left at that time.
+
+        Too long is more than 50 ms and more than a tenth of the sample.
+        """
+        bound = max(MIN_LAG_S, LAG_SHARE * latency_s)
+        if self._timer is not None and self._clock() - self._due_at > bound:
+            return True
+        return any(ended > departed_at and seconds > bound for ended, seconds in self._standstills)
+
+    def _schedule(self) -> None:
+        self._due_at = self._clock() + BEAT_S
+        self._timer = self._call_later(BEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        now = self._clock()
+        # The stop may have begun just after the last beat, so all of the time since then counts.
+        lag_s = now - self._due_at + BEAT_S
+        if lag_s > MIN_LAG_S + BEAT_S:
+            self._standstills.append((now, lag_s))
+        self._schedule()

@@ -1,0 +1,116 @@
+"""The one line in a project's ``DOWNLOADER_MIDDLEWARES``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy import Request, signals
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
+from scrapy.utils.conf import build_component_list
+from scrapy.utils.misc import load_object
+
+from scrapy_hostgate.gate import GateSnapshot
+from scrapy_hostgate.hostkey import normalise_host
+from scrapy_hostgate.settings import HostGateSettings, HostGateSettingsError
+from scrapy_hostgate.slots import SlotManager
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+
+class HostGateMiddleware:
+    """Downloads every request through the gate of its host.
+
+    It must be the innermost downloader middleware: it answers from ``process_request``, so a
+    ``process_request`` behind it would never run. At run time find it with
+    ``crawler.get_downloader_middleware(HostGateMiddleware)``.
+    """
+
+    def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
+        self._manager = SlotManager(crawler, settings)
+        crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Raises ``NotConfigured`` if switched off, ``HostGateSettingsError`` if misconfigured."""
+        settings = HostGateSettings.from_settings(crawler.settings, crawler.spider)
+        if not settings.enabled:
+            raise NotConfigured("HOSTGATE_ENABLED is False")
+        _refuse_if_not_innermost(cls, crawler.settings)
+        logger.info(
+            "hostgate: %(bounds)s",
+            {"bounds": settings.describe()},
+            extra={"spider": crawler.spider},
+        )
+        return cls(crawler, settings)
+
+    async def process_request(self, request: Request) -> Response | Request | None:
+        """Wait for the host's gate and download. See :meth:`SlotManager.download`."""
+        return await self._manager.download(request)
+
+    def gates(self) -> dict[str, GateSnapshot]:
+        """The state of every host that is known now, by host key."""
+        return {gate.key: gate.snapshot() for gate in self._manager.registry}
+
+    def refuse(self, request_or_host: Request | str, retry_after: float | None = None) -> None:
+        """Say that a host refuses in its own way: a captcha page, a "slow down" with status 200.
+
+        It collapses as after a 429. ``retry_after`` is seconds; without it the pause is the
+        backoff. Raises ``ValueError`` for a ``retry_after`` that is not above 0.
+        """
+        if retry_after is not None and not retry_after > 0:
+            raise ValueError(
+                f"retry_after must be a number of seconds above 0, not {retry_after!r}"
+            )
+        self._manager.refuse(self._key(request_or_host), retry_after, "refuse()")
+
+    def resize(self, host: Request | str, limit: int) -> None:
+        """Set the limit of a host that holds now; the law goes on from there.
+
+        Never above the host's ceiling: raises ``ValueError`` outside 1 to ceiling.
+        """
+        self._manager.resize(self._key(host), limit)
+
+    def _key(self, request_or_host: Request | str) -> str:
+        if isinstance(request_or_host, Request):
+            return self._manager.key_of(request_or_host)
+        return normalise_host(request_or_host)
+
+    def _engine_stopped(self) -> None:
+        self._manager.close()
+
+
+def _refuse_if_not_innermost(cls: type, settings: BaseSettings) -> None:
+    """Raise if an enabled middleware behind ours has a ``process_request`` that would never run."""
+    order = build_component_list(_with_base(settings))
+    classes = [load_object(component) for component in order]
+    if cls not in classes:
+        return
+    behind = [
+        f"{component} ({_with_base(settings)[component]})"
+        if isinstance(component, str)
+        else repr(component)
+        for component, component_class in list(zip(order, classes))[classes.index(cls) + 1 :]
+        if hasattr(component_class, "process_request")
+    ]
+    if behind:
+        raise HostGateSettingsError(
+            f"DOWNLOADER_MIDDLEWARES: {', '.join(behind)} stands behind {cls.__name__}, which "
+            "downloads by itself, so its process_request would never be called. Give "
+            f"{cls.__name__} the highest number of all (1000 by default), give the other a lower "
+            "one, or switch it off with None."
+        )
+
+
+def _with_base(settings: BaseSettings) -> BaseSettings:
+    """DOWNLOADER_MIDDLEWARES over Scrapy's own, as Scrapy's manager reads it."""
+    name = "DOWNLOADER_MIDDLEWARES"
+    if hasattr(settings, "get_component_priority_dict_with_base"):
+        return settings.get_component_priority_dict_with_base(name)
+    return settings.getwithbase(name)

@@ -1,0 +1,1 @@
+"""What the gates did, for people and for programs."""

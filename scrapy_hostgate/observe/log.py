@@ -1,0 +1,68 @@
+"""One log line for each change of a limit, with its reason and the numbers behind it."""
+
+from __future__ import annotations
+
+import logging
+
+from scrapy_hostgate.controller import Decision, Reason
+from scrapy_hostgate.gate import Gate, Verdict
+from scrapy_hostgate.pacer import Pause
+
+logger = logging.getLogger("scrapy_hostgate")
+
+
+def log_verdict(gate: Gate, verdict: Verdict, cause: str, spider: object) -> None:
+    """Log what a sample changed; ``cause`` is what the host said, such as ``"429"``."""
+    decision, pause = verdict.decision, verdict.pause
+    changed = decision is not None and decision.limit_from != decision.limit_to
+    level = logging.INFO if changed else logging.DEBUG
+    if not logger.isEnabledFor(level) or (decision is None and pause is None):
+        return
+    parts = [_limit(decision), cause if decision and decision.reason is Reason.REFUSED else ""]
+    parts += [_numbers(decision) if decision else "", _pause(pause) if pause else ""]
+    logger.log(
+        level,
+        "%(host)s: %(what)s",
+        {"host": printable(gate.key), "what": "; ".join(part for part in parts if part)},
+        extra={"spider": spider},
+    )
+
+
+def printable(key: str) -> str:
+    """A host key that cannot break a log line, whatever a user's key function made of it."""
+    return key if key.isprintable() else repr(key)
+
+
+def _limit(decision: Decision | None) -> str:
+    if decision is None:
+        return "refused again by a request sent before"
+    if decision.limit_from == decision.limit_to:
+        return f"limit stays {decision.limit_to} ({decision.reason.value})"
+    return f"limit {decision.limit_from} -> {decision.limit_to} ({decision.reason.value})"
+
+
+def _numbers(decision: Decision) -> str:
+    numbers = [
+        f"{name} {value:.3f} s"
+        for name, value in (
+            ("latency", decision.latency_s),
+            ("median", decision.median_s),
+            ("p95 baseline", decision.baseline_s),
+        )
+        if value is not None
+    ]
+    if decision.reason is Reason.REFUSED and decision.recovery_delay_s is not None:
+        numbers.append(f"a step up after {decision.recovery_delay_s:.0f} s at the earliest")
+    return ", ".join(numbers)
+
+
+def _pause(pause: Pause) -> str:
+    if pause.asked_s is None:
+        text = f"pause {pause.wait_s:.1f} s (backoff)" if pause.wait_s else ""
+    elif pause.capped:
+        text = f"pause {pause.wait_s:.1f} s (Retry-After {pause.asked_s:.0f} s, capped)"
+    else:
+        text = f"pause {pause.wait_s:.1f} s (Retry-After)"
+    if pause.interval_s:
+        text += f", then {pause.interval_s:.3g} s between departures"
+    return text.lstrip(", ")

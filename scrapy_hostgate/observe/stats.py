@@ -1,0 +1,80 @@
+"""Scrapy stats under ``hostgate/``: totals always, single hosts only where something changed."""
+
+from __future__ import annotations
+
+from scrapy.statscollectors import StatsCollector
+
+from scrapy_hostgate.controller import Reason
+from scrapy_hostgate.gate import Gate, Verdict
+from scrapy_hostgate.outcome import Outcome
+
+_CHANGE_STAT = {
+    Reason.REFUSED: "collapses",
+    Reason.SLOWED: "shrinks",
+    Reason.RECOVERED: "widenings",
+    Reason.FASTER: "widenings",
+    Reason.RESIZED: "resizes",
+}
+
+
+class GateStats:
+    """Counts into a crawler's stats collector; at most ``max_hosts`` hosts get own keys."""
+
+    def __init__(self, stats: StatsCollector, max_hosts: int) -> None:
+        self._stats = stats
+        self._max_hosts = max_hosts
+        self._own: set[str] = set()
+        self._others: set[str] = set()
+
+    def departed(self, gate: Gate, in_flight: int, *, waited: bool) -> None:
+        self._stats.inc_value("hostgate/departures")
+        if waited:
+            self._stats.inc_value("hostgate/waits")
+        self._stats.max_value("hostgate/peak_in_flight", in_flight)
+
+    def recorded(self, gate: Gate, outcome: Outcome, verdict: Verdict) -> None:
+        if outcome is Outcome.REFUSED:
+            self._count(gate, "refusals")
+        self.changed(gate, verdict)
+
+    def changed(self, gate: Gate, verdict: Verdict) -> None:
+        decision = verdict.decision
+        if decision is None or decision.limit_from == decision.limit_to:
+            return
+        self._count(gate, _CHANGE_STAT[decision.reason])
+        if gate.key in self._own:
+            self._stats.set_value(f"hostgate/host/{gate.key}/limit", decision.limit_to)
+            self._stats.set_value(f"hostgate/host/{gate.key}/peak_in_flight", gate.peak)
+
+    def handed_back(self) -> None:
+        self._stats.inc_value("hostgate/handed_back")
+
+    def dropped_at_close(self) -> None:
+        self._stats.inc_value("hostgate/dropped_at_close")
+
+    def given_up(self) -> None:
+        self._stats.inc_value("hostgate/refusal_retries_exhausted")
+
+    def stalled(self, gate: Gate) -> None:
+        self._count(gate, "stalled")
+
+    def capped(self, gate: Gate) -> None:
+        self._count(gate, "pauses_capped")
+
+    def spoiled(self) -> None:
+        self._stats.inc_value("hostgate/samples_spoiled_by_loop_lag")
+
+    def _count(self, gate: Gate, name: str) -> None:
+        self._stats.inc_value(f"hostgate/{name}")
+        if gate.key not in self._own:
+            if len(self._own) >= self._max_hosts:
+                self._count_without_own_keys(gate.key)
+                return
+            self._own.add(gate.key)
+        self._stats.inc_value(f"hostgate/host/{gate.key}/{name}")
+
+    def _count_without_own_keys(self, key: str) -> None:
+        # Bounded too: beyond this the figure is a lower bound, and the log has the names.
+        if key not in self._others and len(self._others) < 100_000:
+            self._others.add(key)
+            self._stats.set_value("hostgate/hosts_without_own_stats", len(self._others))

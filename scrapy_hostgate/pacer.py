@@ -1,0 +1,218 @@
+"""When a host may be sent the next request: spacing between departures, and pauses.
+
+Pure: times are seconds of one monotonic clock, randomness is passed in. Spacing of a rate is GCRA,
+the generic cell rate algorithm of ITU-T I.371. Three clocks are kept apart on purpose, the rate's,
+the plain delay's and the pause's: with a shared one every 429 looks as if it had been handled
+already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scrapy_hostgate.interval import PenaltyInterval
+
+BACKOFF_BASE_S = 1.0
+BACKOFF_MAX_S = 60.0
+BACKOFF_JITTER = 0.2
+SPACING_SAMPLES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The numbers of one host's pace.
+
+    ``rate`` is departures per second (``None``: not bounded), of which ``burst`` may leave at once
+    after a quiet spell. ``delay_s`` is Scrapy's download delay in seconds, varied by ``± jitter``
+    (0.5 is Scrapy's own ± 50 %). ``max_pause_s`` caps every pause a host can ask for.
+    """
+
+    rate: float | None = None
+    burst: int = 1
+    delay_s: float = 0.0
+    jitter: float = 0.5
+    max_pause_s: float = 900.0
+
+    @property
+    def rate_interval_s(self) -> float:
+        return 1 / self.rate if self.rate else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What a refusal did to the departures: until when (monotonic seconds), for how long, and why.
+
+    ``asked_s`` is what the host asked for (``None``: nothing, so backoff), ``capped`` that it was
+    more than the maximum.
+    """
+
+    until: float
+    wait_s: float
+    asked_s: float | None
+    capped: bool
+    interval_s: float
+
+
+class Pacer:
+    """One host's departure clock. Ask :meth:`next_departure`, tell :meth:`departed`."""
+
+    # All mutable state: the theoretical arrival time of the GCRA, the earliest time after the plain
+    # spacing, the end of the pause, how many refusals in a row, the last departures, and the two
+    # delays that others set (a slot's delay from outside, robots.txt's Crawl-delay).
+    __slots__ = (
+        "_departures",
+        "_not_before",
+        "_tat",
+        "_uniform",
+        "crawl_delay_s",
+        "outside_delay_s",
+        "pace",
+        "pause_until",
+        "penalty",
+        "refusals_in_a_row",
+    )
+
+    def __init__(self, pace: Pace, uniform: Callable[[float, float], float]) -> None:
+        self.pace = pace
+        self.pause_until = -math.inf
+        self.penalty = PenaltyInterval()
+        self.refusals_in_a_row = 0
+        self.crawl_delay_s = 0.0
+        self.outside_delay_s: float | None = None
+        self._uniform = uniform
+        self._tat = -math.inf
+        self._not_before = -math.inf
+        self._departures: deque[float] = deque(maxlen=SPACING_SAMPLES)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Pacer rate={self.pace.rate} burst={self.pace.burst} delay={self.delay_s:.3f}s "
+            f"crawl_delay={self.crawl_delay_s:.3f}s penalty={self.penalty.interval_s:.3f}s "
+            f"pause_until={self.pause_until:.3f} refusals_in_a_row={self.refusals_in_a_row}>"
+        )
+
+    @property
+    def delay_s(self) -> float:
+        """The download delay in force, before jitter: one set from outside can only add."""
+        return max(self.pace.delay_s, self.outside_delay_s or 0.0)
+
+    def paused(self, now: float) -> bool:
+        return now < self.pause_until
+
+    def next_departure(self, now: float) -> float:
+        """The earliest time, from ``now`` on, at which pause and spacing allow a departure."""
+        earliest = max(now, self.pause_until, self._not_before)
+        if self.pace.rate:
+            earliest = max(earliest, self._tat - (self.pace.burst - 1) * self.pace.rate_interval_s)
+        return earliest
+
+    def departed(self, now: float) -> None:
+        """Count a departure; it moves every clock on."""
+        self._departures.append(now)
+        if self.pace.rate:
+            self._tat = max(self._tat, now) + self.pace.rate_interval_s
+        spacing_s = self._spacing_s()
+        if spacing_s > 0:
+            self._not_before = now + spacing_s
+
+    def left_late(self, granted_at: float, now: float) -> None:
+        """Correct the last departure: it was granted at ``granted_at`` but left only ``now``.
+
+        Between the two the event loop was busy. Without the correction the next departure would
+        follow the late one too closely.
+        """
+        late_s = now - granted_at
+        if late_s <= 0 or not self._departures or self._departures[-1] != granted_at:
+            return
+        self._departures[-1] = now
+        if self.pace.rate:
+            self._tat = max(self._tat, now + self.pace.rate_interval_s)
+        if self._not_before > granted_at:
+            self._not_before += late_s
+
+    def refused(self, now: float, retry_after_s: float | None, *, incident: bool) -> Pause:
+        """The host refused at ``now``, asking for ``retry_after_s`` seconds or for nothing.
+
+        ``incident`` says that this is news and not the echo of a refusal already acted on: only
+        then does the backoff step up and the interval widen. An echo can only lengthen the pause.
+        """
+        asked_s, capped = retry_after_s, False
+        if asked_s is not None and asked_s > self.pace.max_pause_s:
+            asked_s, capped = self.pace.max_pause_s, True
+        if incident:
+            self.refusals_in_a_row += 1
+            if self.refusals_in_a_row == 1:
+                # An outage that refuses every knock says nothing about the pace of the knocks.
+                self.penalty.refused(now, self._interval_in_use_s())
+        if asked_s is not None:
+            wait_s = asked_s
+        elif incident:
+            wait_s = self._backoff_s()
+        else:
+            wait_s = 0.0
+        self.pause(now, wait_s)
+        return Pause(
+            until=self.pause_until,
+            wait_s=wait_s,
+            asked_s=retry_after_s,
+            capped=capped,
+            interval_s=self.penalty.interval_s,
+        )
+
+    def served(self) -> None:
+        """The host served a request: the next refusal starts the backoff anew.
+
+        A pause that runs goes on: a success never shortens it.
+        """
+        self.refusals_in_a_row = 0
+
+    def pause(self, now: float, wait_s: float) -> None:
+        """No departures for ``wait_s`` seconds, at most the maximum. Never shortens a pause."""
+        until = now + min(wait_s, self.pace.max_pause_s)
+        if until <= max(now, self.pause_until):
+            return
+        if self.pace.rate:
+            # No tokens accrue in a pause: whatever was missing before it is missing after it.
+            begins = max(now, self.pause_until)
+            self._tat = max(self._tat, begins) + (until - begins)
+        self.pause_until = until
+        # The gap of a pause is not a spacing that the host was asked to bear.
+        self._departures.clear()
+
+    def at_rest(self, now: float) -> bool:
+        """Whether forgetting this pacer would lose nothing that a new one would not do too."""
+        return (
+            self.next_departure(now) <= now
+            and self._tat <= now
+            and self.refusals_in_a_row == 0
+            and self.penalty.interval_s == 0
+            and self.outside_delay_s is None
+        )
+
+    def _spacing_s(self) -> float:
+        delay_s = self.delay_s
+        if delay_s and self.pace.jitter:
+            delay_s *= 1 + self._uniform(-self.pace.jitter, self.pace.jitter)
+        return max(0.0, delay_s, self.crawl_delay_s, self.penalty.interval_s)
+
+    def _interval_in_use_s(self) -> float:
+        """The interval that was refused: the configured one, or the real one if that is longer."""
+        configured = max(
+            self.pace.rate_interval_s,
+            self.delay_s,
+            self.crawl_delay_s,
+            self.penalty.interval_s,
+        )
+        times = self._departures
+        mean = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+        return max(configured, mean)
+
+    def _backoff_s(self) -> float:
+        doubled = BACKOFF_BASE_S * 2.0 ** min(self.refusals_in_a_row - 1, 16)
+        jittered = min(doubled, BACKOFF_MAX_S) * (
+            1 + self._uniform(-BACKOFF_JITTER, BACKOFF_JITTER)
+        )
+        return min(jittered, BACKOFF_MAX_S)

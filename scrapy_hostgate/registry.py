@@ -1,0 +1,75 @@
+"""Host key to gate: which host is it, and what is known of it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from scrapy_hostgate.gate import Gate
+
+# Of a full table this share is looked at on each new host, so that making room costs little.
+_SWEEP_SHARE = 0.02
+_SWEEP_LEAST = 8
+
+
+class Registry:
+    """Gates by host key, made when first asked for.
+
+    At most ``max_hosts`` are kept. Beyond that, idle gates are forgotten, the longest unused first:
+    those that have learnt nothing or only a baseline. A gate that is in use, paused, spaced, shrunk
+    or has been refused is never forgotten, so the table may be larger while so many hosts are in
+    trouble.
+    """
+
+    def __init__(
+        self,
+        make_gate: Callable[[str], Gate],
+        *,
+        max_hosts: int,
+        clock: Callable[[], float],
+        on_evict: Callable[[Gate], None] = lambda gate: None,
+    ) -> None:
+        self._make_gate = make_gate
+        self._max_hosts = max_hosts
+        self._clock = clock
+        self._on_evict = on_evict
+        self._gates: OrderedDict[str, Gate] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Registry {len(self._gates)}/{self._max_hosts} hosts>"
+
+    def __len__(self) -> int:
+        return len(self._gates)
+
+    def __iter__(self) -> Iterator[Gate]:
+        return iter(self._gates.values())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._gates
+
+    def get(self, key: str) -> Gate | None:
+        """The gate of ``key`` if there is one; asking does not count as use."""
+        return self._gates.get(key)
+
+    def gate(self, key: str) -> Gate:
+        """The gate of ``key``, made now if need be."""
+        gate = self._gates.get(key)
+        if gate is not None:
+            self._gates.move_to_end(key)
+            return gate
+        if len(self._gates) >= self._max_hosts:
+            self._make_room()
+        gate = self._gates[key] = self._make_gate(key)
+        return gate
+
+    def _make_room(self) -> None:
+        now = self._clock()
+        for _ in range(max(_SWEEP_LEAST, int(self._max_hosts * _SWEEP_SHARE))):
+            if len(self._gates) < self._max_hosts:
+                return
+            key, gate = next(iter(self._gates.items()))
+            if gate.idle(now) and not gate.controller.learnt:
+                del self._gates[key]
+                self._on_evict(gate)
+            else:
+                self._gates.move_to_end(key)

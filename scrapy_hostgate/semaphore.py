@@ -1,0 +1,194 @@
+"""An adaptive semaphore: who may be in flight at one host, and who goes next.
+
+It is not fair among unequals (the higher priority leaves first), it never takes a permit back, and
+it knows no event loop: a grant is a synchronous change of state followed by a callback.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """What a scheduled call gives back."""
+
+    def cancel(self) -> object: ...
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+class Permit:
+    """One request's claim on a host: first waiting, then granted, then given back."""
+
+    __slots__ = ("epoch", "granted_at", "in_flight", "on_grant", "priority", "state")
+
+    WAITING, GRANTED, RELEASED, WITHDRAWN = "waiting", "granted", "released", "withdrawn"
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.state = self.WAITING
+        self.granted_at = 0.0
+        self.in_flight = 0
+        """How many were in flight when it departed, itself included."""
+        self.epoch = 0
+        self.on_grant: Callable[[], None] | None = None
+        """Called once, at the grant, if the permit had to wait for it."""
+
+    def __repr__(self) -> str:
+        return f"<Permit {self.state} priority={self.priority} epoch={self.epoch}>"
+
+    @property
+    def granted(self) -> bool:
+        return self.state == self.GRANTED
+
+
+class AdaptiveSemaphore:
+    """Grants permits while fewer than ``limit`` are out *and* the departure clock allows one.
+
+    Both are checked and counted in one synchronous step (:meth:`_grant`), so no departure token is
+    spent by a request that still waits for a slot, and no slot is held by one that waits for a
+    token. Shrinking drains: the limit drops at once, what is in flight stays in flight, and
+    releases are not replaced until the count is below the limit again.
+    """
+
+    # All mutable state: the limit, who is out, who waits (a heap; withdrawn ones are skipped), and
+    # the one timer, which exists only while the first in the queue waits for a time.
+    def __init__(
+        self,
+        limit: int,
+        *,
+        clock: Callable[[], float],
+        call_later: CallLater,
+        earliest: Callable[[float], float],
+        departing: Callable[[Permit, float], None],
+    ) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._call_later = call_later
+        self._earliest = earliest
+        self._departing = departing
+        self._borrowers: set[Permit] = set()
+        self._waiters: list[tuple[int, int, Permit]] = []
+        self._waiting = 0
+        self._arrival = itertools.count()
+        self._timer: Timer | None = None
+        self._timer_at = 0.0
+        self._granting = False
+
+    def __repr__(self) -> str:
+        return f"<AdaptiveSemaphore {len(self._borrowers)}/{self._limit} waiting={self._waiting}>"
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._borrowers)
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    def acquire(self, priority: int = 0) -> Permit:
+        """Ask for a permit; it may be granted already when this returns.
+
+        Otherwise set its ``on_grant``. Every permit must end in :meth:`release` or
+        :meth:`withdraw`, once.
+        """
+        permit = Permit(priority)
+        heapq.heappush(self._waiters, (-priority, next(self._arrival), permit))
+        self._waiting += 1
+        self._grant()
+        return permit
+
+    def release(self, permit: Permit) -> None:
+        """Give a granted permit back. Raises ``RuntimeError`` if it is not out (any more)."""
+        if permit not in self._borrowers:
+            raise RuntimeError(f"{permit!r} is not borrowed from {self!r}")
+        self._borrowers.remove(permit)
+        permit.state = Permit.RELEASED
+        self._grant()
+
+    def withdraw(self, permit: Permit) -> bool:
+        """Take a waiting permit out of the queue; ``False`` if it was not waiting."""
+        if permit.state != Permit.WAITING:
+            return False
+        permit.state = Permit.WITHDRAWN
+        permit.on_grant = None
+        self._waiting -= 1
+        if len(self._waiters) > 2 * self._waiting + 64:
+            self._waiters = [entry for entry in self._waiters if entry[2].state == Permit.WAITING]
+            heapq.heapify(self._waiters)
+        self._grant()
+        return True
+
+    def resize(self, limit: int) -> None:
+        """Set the limit, at least 1. Never revokes what is out."""
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit!r}")
+        self._limit = limit
+        self._grant()
+
+    def reconsider(self) -> None:
+        """The departure clock has changed (a pause, a spacing): look again."""
+        self._grant()
+
+    def _grant(self) -> None:
+        """Restore the invariant: whoever may go has gone, and if time is what the first waits for,
+        a timer is set. Called after every arrival, release, withdrawal, resize, change of the
+        clock and timer; nothing else grants.
+        """
+        if self._granting:
+            # A callback of a grant changed something; the loop below looks again by itself.
+            return
+        self._granting = True
+        try:
+            while self._waiting and len(self._borrowers) < self._limit:
+                now = self._clock()
+                at = self._earliest(now)
+                if at > now:
+                    self._wake_at(at, now)
+                    return
+                permit = self._pop_first()
+                permit.state = Permit.GRANTED
+                permit.granted_at = now
+                self._borrowers.add(permit)
+                permit.in_flight = len(self._borrowers)
+                self._departing(permit, now)
+                on_grant, permit.on_grant = permit.on_grant, None
+                if on_grant is not None:
+                    on_grant()
+        finally:
+            self._granting = False
+        self._cancel_timer()
+        if not self._waiting:
+            self._waiters.clear()
+
+    def _pop_first(self) -> Permit:
+        while True:
+            permit = heapq.heappop(self._waiters)[2]
+            if permit.state == Permit.WAITING:
+                self._waiting -= 1
+                return permit
+
+    def _wake_at(self, at: float, now: float) -> None:
+        if self._timer is not None:
+            if self._timer_at == at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._call_later(at - now, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._grant()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

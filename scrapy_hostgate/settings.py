@@ -1,0 +1,498 @@
+"""Every ``HOSTGATE_*`` setting: its default, its check, and what Scrapy's own settings tighten.
+
+Read once into a frozen object. Whatever is wrong is said at start-up in one error that names the
+setting, the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import tldextract
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.utils.misc import load_object
+
+from scrapy_hostgate.controller import Law
+from scrapy_hostgate.hostkey import is_valid_host, normalise_host
+from scrapy_hostgate.pacer import Pace
+
+KeyFunction = Callable[[Request], str]
+Detector = Callable[[Response], "bool | float | None"]
+
+DEFAULTS: dict[str, Any] = {
+    "HOSTGATE_ENABLED": True,
+    "HOSTGATE_CONCURRENCY": 2,
+    "HOSTGATE_MAX_CONCURRENCY": 4,
+    "HOSTGATE_REASON": "",
+    "HOSTGATE_HOSTS": {},
+    "HOSTGATE_KEY": "host",
+    "HOSTGATE_REFUSAL_CODES": [429, 503],
+    "HOSTGATE_REFUSAL_DETECTOR": None,
+    "HOSTGATE_REFUSAL_RETRIES": 20,
+    "HOSTGATE_STALL_TIMEOUT": 900.0,
+    "HOSTGATE_MAX_PAUSE": 900.0,
+    "HOSTGATE_RECOVERY_DELAY": 30.0,
+    "HOSTGATE_SLOW_LATENCY": 5.0,
+    "HOSTGATE_LATENCY_NOISE": 0.05,
+    "HOSTGATE_MAX_HOSTS": 10_000,
+    "HOSTGATE_STATS_HOSTS": 50,
+}
+HOST_KEYS = ("concurrency", "max_concurrency", "rate", "burst", "reason")
+KEY_KINDS = ("host", "domain", "slot")
+
+
+class HostGateSettingsError(ValueError):
+    """A setting that cannot be used; the message names it and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One entry of ``HOSTGATE_HOSTS``; ``None`` where it says nothing. ``rate`` is per second."""
+
+    name: str
+    concurrency: int | None = None
+    max_concurrency: int | None = None
+    rate: float | None = None
+    burst: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRule:
+    """What Scrapy's ``DOWNLOAD_SLOTS`` says of one slot; delays are seconds."""
+
+    concurrency: int | None = None
+    delay_s: float | None = None
+    jitter: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostGateSettings:
+    """All settings of one crawl, checked. Times are seconds."""
+
+    enabled: bool = True
+    concurrency: int = 2
+    max_concurrency: int = 4
+    reason: str = ""
+    hosts: Mapping[str, HostRule] = field(default_factory=dict)
+    key: str = "host"
+    key_function: KeyFunction | None = None
+    refusal_codes: frozenset[int] = frozenset({429, 503})
+    refusal_detector: Detector | None = None
+    refusal_retries: int = 20
+    stall_timeout_s: float = 900.0
+    max_pause_s: float = 900.0
+    recovery_delay_s: float = 30.0
+    slow_latency_s: float = 5.0
+    latency_noise_s: float = 0.05
+    max_hosts: int = 10_000
+    stats_hosts: int = 50
+    # Scrapy's own, which may only tighten.
+    scrapy_concurrency: int | None = None
+    delay_s: float = 0.0
+    jitter: float = 0.5
+    start_delay_s: float | None = None
+    slots: Mapping[str, SlotRule] = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings, spider: object = None) -> HostGateSettings:
+        """Read and check everything. Raises :class:`HostGateSettingsError`."""
+        return _read(settings, spider)
+
+    def rule_for(self, key: str) -> HostRule | None:
+        """The most specific entry of ``HOSTGATE_HOSTS`` that matches a host key."""
+        if not self.hosts:
+            return None
+        rule = self.hosts.get(key)
+        rest = key
+        while rule is None and "." in rest:
+            rest = rest.partition(".")[2]
+            rule = self.hosts.get("*." + rest)
+        return rule
+
+    def law_for(self, key: str) -> Law:
+        rule = self.rule_for(key) or HostRule("")
+        ceiling = self.max_concurrency if rule.max_concurrency is None else rule.max_concurrency
+        start = self.concurrency if rule.concurrency is None else rule.concurrency
+        for bound in (self.scrapy_concurrency, self._slot(key).concurrency):
+            ceiling = ceiling if bound is None else min(ceiling, bound)
+        return Law(
+            start=min(start, ceiling),
+            ceiling=ceiling,
+            latency_noise_s=self.latency_noise_s,
+            slow_latency_s=self.slow_latency_s,
+            recovery_delay_s=self.recovery_delay_s,
+        )
+
+    def pace_for(self, key: str) -> Pace:
+        rule, slot = self.rule_for(key) or HostRule(""), self._slot(key)
+        return Pace(
+            rate=rule.rate,
+            burst=rule.burst or 1,
+            delay_s=self.delay_s if slot.delay_s is None else slot.delay_s,
+            jitter=self.jitter if slot.jitter is None else slot.jitter,
+            max_pause_s=self.max_pause_s,
+        )
+
+    def describe(self) -> str:
+        """One line: which bounds hold and where they come from."""
+        law = self.law_for("")
+        parts = [f"{law.start} in flight per {self.key} to start, {law.ceiling} at most"]
+        if self.reason:
+            parts.append(f"reason: {self.reason!r}")
+        if self.scrapy_concurrency is not None:
+            won = self.scrapy_concurrency < self.max_concurrency
+            parts.append(
+                f"CONCURRENT_REQUESTS_PER_DOMAIN={self.scrapy_concurrency} "
+                + ("tightens it" if won else "does not tighten it")
+            )
+        if self.delay_s:
+            parts.append(f"DOWNLOAD_DELAY={self.delay_s:g} s spaces departures")
+        if self.start_delay_s is not None:
+            parts.append(f"AutoThrottle adds its delay, {self.start_delay_s:g} s to start")
+        for name, slot in self.slots.items():
+            bounds = [f"concurrency {slot.concurrency}"] if slot.concurrency is not None else []
+            bounds += [f"delay {slot.delay_s:g} s"] if slot.delay_s is not None else []
+            if bounds:
+                parts.append(f"DOWNLOAD_SLOTS[{name!r}]: {', '.join(bounds)}")
+        parts += [self._describe_rule(rule) for rule in self.hosts.values()]
+        return "; ".join(parts)
+
+    def _describe_rule(self, rule: HostRule) -> str:
+        law, pace = self.law_for(rule.name), self.pace_for(rule.name)
+        rate = f", {pace.rate:g}/s burst {pace.burst}" if pace.rate else ""
+        reason = f" ({rule.reason})" if rule.reason else ""
+        return f"{rule.name}: {law.start} to {law.ceiling}{rate}{reason}"
+
+    def _slot(self, key: str) -> SlotRule:
+        return self.slots.get(key, _NO_SLOT_RULE)
+
+
+_NO_SLOT_RULE = SlotRule()
+
+
+def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
+    _refuse_unknown_names(settings)
+    value = {name: settings.get(name, default) for name, default in DEFAULTS.items()}
+    concurrency = _whole("HOSTGATE_CONCURRENCY", value["HOSTGATE_CONCURRENCY"])
+    ceiling = _whole("HOSTGATE_MAX_CONCURRENCY", value["HOSTGATE_MAX_CONCURRENCY"])
+    reason = _text("HOSTGATE_REASON", value["HOSTGATE_REASON"])
+    if concurrency > ceiling:
+        if _is_set(settings, "HOSTGATE_CONCURRENCY"):
+            raise _error(
+                "HOSTGATE_CONCURRENCY",
+                concurrency,
+                f"at most HOSTGATE_MAX_CONCURRENCY ({ceiling}): no start above the ceiling",
+            )
+        concurrency = ceiling
+    for name, number in (
+        ("HOSTGATE_CONCURRENCY", concurrency),
+        ("HOSTGATE_MAX_CONCURRENCY", ceiling),
+    ):
+        if number > DEFAULTS[name] and not reason:
+            raise _error(
+                name,
+                number,
+                f"at most {DEFAULTS[name]}, or more with HOSTGATE_REASON set to why every host "
+                "can bear it",
+            )
+    key, key_function = _key(value["HOSTGATE_KEY"])
+    jitter = _default_jitter(settings)
+    return HostGateSettings(
+        enabled=_flag("HOSTGATE_ENABLED", value["HOSTGATE_ENABLED"]),
+        concurrency=concurrency,
+        max_concurrency=ceiling,
+        reason=reason,
+        hosts=_hosts(settings, concurrency, ceiling, key),
+        key=key,
+        key_function=key_function,
+        refusal_codes=_codes(settings),
+        refusal_detector=_callable(
+            "HOSTGATE_REFUSAL_DETECTOR", value["HOSTGATE_REFUSAL_DETECTOR"], "(response)"
+        ),
+        refusal_retries=_whole(
+            "HOSTGATE_REFUSAL_RETRIES", value["HOSTGATE_REFUSAL_RETRIES"], least=0
+        ),
+        stall_timeout_s=_seconds("HOSTGATE_STALL_TIMEOUT", value["HOSTGATE_STALL_TIMEOUT"]),
+        max_pause_s=_seconds("HOSTGATE_MAX_PAUSE", value["HOSTGATE_MAX_PAUSE"]),
+        recovery_delay_s=_seconds("HOSTGATE_RECOVERY_DELAY", value["HOSTGATE_RECOVERY_DELAY"]),
+        slow_latency_s=_seconds("HOSTGATE_SLOW_LATENCY", value["HOSTGATE_SLOW_LATENCY"]),
+        latency_noise_s=_seconds(
+            "HOSTGATE_LATENCY_NOISE", value["HOSTGATE_LATENCY_NOISE"], zero=True
+        ),
+        max_hosts=_whole("HOSTGATE_MAX_HOSTS", value["HOSTGATE_MAX_HOSTS"]),
+        stats_hosts=_whole("HOSTGATE_STATS_HOSTS", value["HOSTGATE_STATS_HOSTS"], least=0),
+        scrapy_concurrency=_scrapy_concurrency(settings),
+        delay_s=_delay(settings, spider),
+        jitter=jitter,
+        start_delay_s=_autothrottle_start(settings),
+        slots=_download_slots(settings, key),
+    )
+
+
+def _error(where: str, value: object, allowed: str) -> HostGateSettingsError:
+    return HostGateSettingsError(f"{where} is {value!r}, but must be {allowed}.")
+
+
+def _is_set(settings: BaseSettings, name: str) -> bool:
+    priority = settings.getpriority(name)
+    return priority is not None and priority > SETTINGS_PRIORITIES["default"]
+
+
+def _refuse_unknown_names(settings: BaseSettings) -> None:
+    for name in settings:
+        if isinstance(name, str) and name.startswith("HOSTGATE_") and name not in DEFAULTS:
+            raise HostGateSettingsError(
+                f"{name} is not a setting of scrapy_hostgate{_did_you_mean(name, DEFAULTS)}. "
+                f"There are: {', '.join(DEFAULTS)}."
+            )
+
+
+def _did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _number(where: str, value: object, allowed: str) -> float:
+    # Text is fine: that is what "scrapy crawl -s NAME=VALUE" hands over. True is not a number.
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except ValueError:
+            pass
+        else:
+            if math.isfinite(number):
+                return number
+    raise _error(where, value, allowed)
+
+
+def _whole(where: str, value: object, least: int = 1) -> int:
+    allowed = f"a whole number, {least} or more"
+    number = _number(where, value, allowed)
+    if number != int(number) or number < least:
+        raise _error(where, value, allowed)
+    return int(number)
+
+
+def _seconds(where: str, value: object, *, zero: bool = False) -> float:
+    allowed = "a number of seconds, 0 or more" if zero else "a number of seconds above 0"
+    number = _number(where, value, allowed)
+    if number < 0 or (number == 0 and not zero):
+        raise _error(where, value, allowed)
+    return number
+
+
+def _text(where: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _error(where, value, "a text")
+    return value.strip()
+
+
+def _flag(where: str, value: object) -> bool:
+    words = {"1": True, "true": True, "0": False, "false": False}
+    known = words.get(str(value).strip().lower())
+    if known is None:
+        raise _error(where, value, "True or False")
+    return known
+
+
+def _callable(where: str, value: object, takes: str) -> Any:
+    if value is None or value == "":
+        return None
+    allowed = f"a callable {takes}, or the import path of one"
+    if isinstance(value, str):
+        try:
+            value = load_object(value)
+        except (ImportError, NameError, ValueError) as error:
+            raise _error(where, value, f"{allowed} ({error})") from error
+    if not callable(value):
+        raise _error(where, value, allowed)
+    return value
+
+
+def _key(value: object) -> tuple[str, KeyFunction | None]:
+    if value in KEY_KINDS:
+        return str(value), None
+    if isinstance(value, str) and "." not in value:
+        raise _error(
+            "HOSTGATE_KEY",
+            value,
+            'one of "host", "domain", "slot", or the import path of a callable (request) -> str',
+        )
+    function = _callable("HOSTGATE_KEY", value, "(request) -> str")
+    if function is None:
+        raise _error("HOSTGATE_KEY", value, 'one of "host", "domain", "slot", or an import path')
+    return "key", function
+
+
+def _codes(settings: BaseSettings) -> frozenset[int]:
+    name = "HOSTGATE_REFUSAL_CODES"
+    allowed = "a list of HTTP status codes from 400 to 599"
+    value = settings.get(name, DEFAULTS[name])
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise _error(name, value, allowed)
+    codes = frozenset(_whole(name, code) for code in value)
+    if not all(400 <= code <= 599 for code in codes):
+        raise _error(name, sorted(codes), allowed)
+    return codes
+
+
+def _hosts(settings: BaseSettings, concurrency: int, ceiling: int, key: str) -> dict[str, HostRule]:
+    name = "HOSTGATE_HOSTS"
+    try:
+        entries = settings.getdict(name)
+    except ValueError as error:
+        raise _error(name, settings.get(name), f"a dict of host to dict ({error})") from error
+    rules: dict[str, HostRule] = {}
+    for host, options in entries.items():
+        pattern = _pattern(host, key)
+        if pattern in rules:
+            raise HostGateSettingsError(f"{name} names {pattern!r} twice, once as {host!r}.")
+        rules[pattern] = _rule(f"{name}[{host!r}]", pattern, options, concurrency, ceiling)
+    return rules
+
+
+def _pattern(host: object, key: str) -> str:
+    where = f"HOSTGATE_HOSTS key {host!r}"
+    allowed = (
+        'a host name or address without scheme, port or path ("www.example.org"), '
+        'or "*." and a name for every host below it ("*.example.org")'
+    )
+    if not isinstance(host, str) or not host.strip():
+        raise HostGateSettingsError(f"{where} must be {allowed}.")
+    if key in ("slot", "key"):
+        # The user's own names, which need not be hosts.
+        return normalise_host(host) if is_valid_host(normalise_host(host)) else host
+    prefix, bare = ("*.", host[2:]) if host.startswith("*.") else ("", host)
+    bare = normalise_host(bare)
+    if not is_valid_host(bare) or (prefix and bare.replace(".", "").isdigit()):
+        raise HostGateSettingsError(f"{where} must be {allowed}.")
+    if key == "domain" and registrable_domain(bare) != bare:
+        raise HostGateSettingsError(
+            f'{where} matches nothing, because HOSTGATE_KEY = "domain": it must be a registrable '
+            f"domain, {registrable_domain(bare)!r} perhaps."
+        )
+    return prefix + bare
+
+
+def _rule(where: str, pattern: str, options: object, concurrency: int, ceiling: int) -> HostRule:
+    if not isinstance(options, Mapping):
+        raise _error(where, options, f"a dict with keys out of {', '.join(HOST_KEYS)}")
+    for option in options:
+        if option not in HOST_KEYS:
+            raise HostGateSettingsError(
+                f"{where} has the key {option!r}, which is not known"
+                f"{_did_you_mean(str(option), HOST_KEYS)}. Allowed: {', '.join(HOST_KEYS)}."
+            )
+    at = {option: f"{where}[{option!r}]" for option in HOST_KEYS}
+    reason = _text(at["reason"], options.get("reason", ""))
+    start = options.get("concurrency")
+    most = options.get("max_concurrency")
+    start = None if start is None else _whole(at["concurrency"], start)
+    most = None if most is None else _whole(at["max_concurrency"], most)
+    if start is not None and start > (ceiling if most is None else most):
+        raise _error(
+            at["concurrency"],
+            start,
+            f"at most the host's max_concurrency ({ceiling if most is None else most})",
+        )
+    for option, number, project in (
+        ("concurrency", start, concurrency),
+        ("max_concurrency", most, ceiling),
+    ):
+        if number is not None and number > project and not reason:
+            raise _error(
+                at[option],
+                number,
+                f'at most the project\'s {project}, or more with a "reason" saying why this host '
+                "can bear it",
+            )
+    rate = options.get("rate")
+    if rate is not None:
+        allowed = "a number of requests per second above 0"
+        rate = _number(at["rate"], rate, allowed)
+        if rate <= 0:
+            raise _error(at["rate"], options["rate"], allowed)
+    burst = options.get("burst")
+    if burst is not None:
+        burst = _whole(at["burst"], burst)
+        if rate is None:
+            raise _error(at["burst"], burst, 'given together with "rate"')
+    return HostRule(pattern, start, most, rate, burst, reason)
+
+
+def _scrapy_concurrency(settings: BaseSettings) -> int | None:
+    """Scrapy's own bound, where the project set one; 0 means "no bound" there."""
+    bounds = [
+        settings.getint(name)
+        for name in ("CONCURRENT_REQUESTS_PER_DOMAIN", "CONCURRENT_REQUESTS_PER_IP")
+        if _is_set(settings, name)
+    ]
+    return min((bound for bound in bounds if bound > 0), default=None)
+
+
+def _delay(settings: BaseSettings, spider: object) -> float:
+    """DOWNLOAD_DELAY, or the spider attribute that older Scrapy releases read."""
+    delays = [settings.getfloat("DOWNLOAD_DELAY")]
+    attribute = getattr(spider, "download_delay", None)
+    if isinstance(attribute, (int, float)):
+        delays.append(float(attribute))
+    return max(delays)
+
+
+def _default_jitter(settings: BaseSettings) -> float:
+    """± share of the delay: DOWNLOAD_DELAY_JITTER, or RANDOMIZE_DOWNLOAD_DELAY of old."""
+    own = settings.get("DOWNLOAD_DELAY_JITTER")
+    if own is not None and not (
+        _is_set(settings, "RANDOMIZE_DOWNLOAD_DELAY")
+        and not _is_set(settings, "DOWNLOAD_DELAY_JITTER")
+    ):
+        return float(own)
+    return 0.5 if settings.getbool("RANDOMIZE_DOWNLOAD_DELAY", True) else 0.0
+
+
+def _autothrottle_start(settings: BaseSettings) -> float | None:
+    if not settings.getbool("AUTOTHROTTLE_ENABLED"):
+        return None
+    return settings.getfloat("AUTOTHROTTLE_START_DELAY", 5.0)
+
+
+def _download_slots(settings: BaseSettings, key: str) -> dict[str, SlotRule]:
+    rules = {}
+    for name, slot in settings.getdict("DOWNLOAD_SLOTS").items():
+        jitter = slot.get("jitter")
+        if jitter is None and "randomize_delay" in slot:
+            jitter = 0.5 if slot["randomize_delay"] else 0.0
+        concurrency, delay = slot.get("concurrency"), slot.get("delay")
+        rules[normalise_host(str(name)) if key == "host" else str(name)] = SlotRule(
+            concurrency=int(concurrency) if concurrency else None,
+            delay_s=None if delay is None else float(delay),
+            jitter=None if jitter is None else float(jitter),
+        )
+    return rules
+
+
+def registrable_domain(host: str) -> str:
+    """The registrable domain of a normalised host, or the host itself where it has none."""
+    return _extract_domain(host) or host
+
+
+@lru_cache(maxsize=4096)
+def _extract_domain(host: str) -> str:
+    found = _extractor()(host)
+    return f"{found.domain}.{found.suffix}" if found.domain and found.suffix else ""
+
+
+@lru_cache(maxsize=1)
+def _extractor() -> tldextract.TLDExtract:
+    # The bundled public suffix list only: a crawler's start must not wait for a download.
+    return tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)

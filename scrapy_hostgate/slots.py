@@ -1,0 +1,438 @@
+"""The slot manager: gated downloads in place of Scrapy's download slots.
+
+The only file that touches Scrapy's downloader. What it leans on there: ``engine.downloader`` with
+``handlers.download_request_async()``, ``get_slot_key()`` and ``slots``; and the engine's own slot,
+whose ``closing`` is the only sign that the spider is about to close.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from scrapy import Request, signals
+from scrapy.http import Response
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.httpobj import urlparse_cached
+from twisted.internet.defer import Deferred
+
+from scrapy_hostgate.errors import HostStalledError, SpiderClosingError
+from scrapy_hostgate.gate import Gate, Verdict
+from scrapy_hostgate.hostkey import normalise_host
+from scrapy_hostgate.lag import LoopLag
+from scrapy_hostgate.observe.log import log_verdict, printable
+from scrapy_hostgate.observe.stats import GateStats
+from scrapy_hostgate.outcome import Outcome, outcome_of_error, outcome_of_status
+from scrapy_hostgate.registry import Registry
+from scrapy_hostgate.retry_after import parse_retry_after
+from scrapy_hostgate.semaphore import CallLater, Permit, Timer
+from scrapy_hostgate.settings import HostGateSettings, registrable_domain
+from scrapy_hostgate.slotview import SlotTable, Visit
+
+if TYPE_CHECKING:
+    from scrapy.core.downloader import Downloader
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+GATED_SCHEMES = frozenset({"http", "https", "ftp"})
+CLOSE_POLL_S = 0.25
+CLOSE_GRACE_S = 5.0
+
+_SLOT = "download_slot"
+_LATENCY = "download_latency"
+_REFUSALS = "hostgate_refusals"
+
+
+class SlotManager:
+    """Downloads requests through their hosts' gates, for one crawler."""
+
+    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits (with the
+    # Deferred that wakes it), how many are in flight, and what closing has done so far.
+    def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
+        self._crawler = crawler
+        self._settings = settings
+        self._stats = GateStats(crawler.stats, settings.stats_hosts)
+        self._clock: Callable[[], float] = time.monotonic
+        self._call_later: CallLater = _call_later
+        self._lag = LoopLag(self._clock, self._call_later)
+        self.registry = Registry(
+            self._make_gate,
+            max_hosts=settings.max_hosts,
+            clock=self._clock,
+            on_evict=self._evicted,
+        )
+        self._views = SlotTable(settings.max_hosts)
+        self._waiting: dict[Permit, _Waiter] = {}
+        self._in_flight = 0
+        self._close_watch: Timer | None = None
+        self._closing_since: float | None = None
+        self._handed_back: WeakSet[Request] = WeakSet()
+        self._downloader: Downloader | None = None
+        self._retry_times = crawler.settings.getint("RETRY_TIMES")
+        self._retry_codes = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
+
+    def __repr__(self) -> str:
+        return (
+            f"<SlotManager hosts={len(self.registry)} in_flight={self._in_flight} "
+            f"waiting={len(self._waiting)}>"
+        )
+
+    def key_of(self, request: Request) -> str:
+        """The host key of a request. Raises ``TypeError`` if the user's function gives no text."""
+        kind = self._settings.key
+        if kind == "slot":
+            slot = request.meta.get(_SLOT)
+            if slot not in (None, ""):
+                return str(slot)
+        elif self._settings.key_function is not None:
+            key = self._settings.key_function(request)
+            if not isinstance(key, str):
+                raise TypeError(f"HOSTGATE_KEY gave {key!r} for {request}, not a text")
+            if key:
+                return key
+        host = normalise_host(_hostname(request))
+        return registrable_domain(host) if kind == "domain" else host
+
+    async def download(self, request: Request) -> Response | Request | None:
+        """Download ``request`` when its host's gate lets it go.
+
+        Returns the response; or the request itself, to be scheduled again, when the spider closes
+        first; or ``None`` where Scrapy's own slots should take it. Raises whatever the download
+        raises, :exc:`HostStalledError` and :exc:`SpiderClosingError`.
+        """
+        if _scheme(request) not in GATED_SCHEMES or request.meta.get("hostgate_bypass"):
+            return await self._ungated(request)
+        if self._closing() and request not in self._handed_back:
+            return self._hand_back(request)
+        gate = self.registry.gate(self.key_of(request))
+        self._check_stalled(gate)
+        visit = self._views.enter(self._slots(), gate, request, self._slot_key(request))
+        try:
+            self._send(signals.request_reached_downloader, request=request)
+            result = await self._through(gate, request, visit)
+        finally:
+            self._send(signals.request_left_downloader, request=request)
+            visit.leave()
+        return self._hand_back(request) if result is None else result
+
+    def refuse(self, key: str, retry_after_s: float | None, cause: str) -> None:
+        """Treat the host of ``key`` as having refused just now."""
+        gate = self.registry.gate(key)
+        verdict = gate.refuse(retry_after_s)
+        self._stats.recorded(gate, Outcome.REFUSED, verdict)
+        self._report(gate, verdict, cause)
+
+    def resize(self, key: str, limit: int) -> None:
+        """Set the limit of the host of ``key``. Raises ``ValueError`` out of its range."""
+        gate = self.registry.gate(key)
+        verdict = gate.resize(limit)
+        self._stats.changed(gate, verdict)
+        self._report(gate, verdict, "")
+
+    def close(self) -> None:
+        """Cancel every timer. Nothing may be in flight or waiting any more."""
+        self._lag.stop()
+        if self._close_watch is not None:
+            self._close_watch.cancel()
+            self._close_watch = None
+        if self._in_flight or self._waiting:
+            logger.error("closed with requests at the gates: %r", self)
+
+    # -- one download ---------------------------------------------------------------------------
+
+    async def _through(self, gate: Gate, request: Request, visit: Visit) -> Response | None:
+        """Wait for a permit, download, learn, give it back; ``None`` if the wait was ended."""
+        permit = gate.arrive(request.priority)
+        try:
+            waited = not permit.granted
+            if waited and not await self._wait(gate, permit, request):
+                return None
+            gate.left(permit)
+            self._stats.departed(gate, permit.in_flight, waited=waited)
+            self._in_flight += 1
+            self._lag.start()
+            visit.departed()
+            try:
+                return await self._transfer(gate, permit, request)
+            finally:
+                visit.landed()
+                self._in_flight -= 1
+                if not self._in_flight:
+                    self._lag.stop()
+        finally:
+            if self._waiting and self._closing():
+                # Before the slot is given back, or the release would send the next one off.
+                self._release_waiters()
+            gate.leave(permit)
+
+    async def _transfer(self, gate: Gate, permit: Permit, request: Request) -> Response:
+        started = self._clock()
+        # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
+        request.meta.pop(_LATENCY, None)
+        try:
+            response: Response = await self._handlers().download_request_async(request)
+        except Exception as error:
+            outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
+            self._learn(gate, permit, request, outcome, started, cause=type(error).__name__)
+            raise
+        outcome = outcome_of_status(response.status, self._settings.refusal_codes)
+        if outcome is Outcome.OK and (
+            "download_stopped" in response.flags or _scheme(request) == "ftp"
+        ):
+            outcome = Outcome.NEUTRAL
+        self._learn(gate, permit, request, outcome, started, str(response.status), response)
+        self._send(signals.response_downloaded, response=response, request=request)
+        return response
+
+    def _learn(
+        self,
+        gate: Gate,
+        permit: Permit,
+        request: Request,
+        outcome: Outcome,
+        started: float,
+        cause: str,
+        response: Response | None = None,
+    ) -> None:
+        if outcome is Outcome.REFUSED:
+            self._extend_retries(request)
+        elif response is not None and response.status not in self._retry_codes:
+            self._restore_retries(request)
+        if request.meta.get("hostgate_dont_learn"):
+            return
+        latency_s = self._latency(request, started)
+        if outcome is Outcome.OK and self._lag.spoils(started, latency_s):
+            self._stats.spoiled()
+            outcome = Outcome.NEUTRAL
+        asked_s = None
+        if outcome is Outcome.REFUSED and response is not None:
+            asked_s = parse_retry_after(
+                response.headers.get("Retry-After"),
+                wall_now_s=time.time(),
+                date=response.headers.get("Date"),
+            )
+        verdict = gate.record(permit, outcome, latency_s, asked_s)
+        self._stats.recorded(gate, outcome, verdict)
+        self._report(gate, verdict, cause)
+        if verdict.stalled:
+            self._fail_waiters_of(gate)
+
+    def _latency(self, request: Request, started: float) -> float:
+        """Seconds to the headers as the handler tells it, else to the end of the body."""
+        elapsed_s = self._clock() - started
+        told = request.meta.get(_LATENCY)
+        # Scrapy before 2.15 took it from the wall clock, which may have been stepped meanwhile.
+        if isinstance(told, (int, float)) and 0 <= told <= elapsed_s + 0.001:
+            return float(told)
+        return elapsed_s
+
+    async def _ungated(self, request: Request) -> Response | None:
+        """A request that no gate holds: for Scrapy's own slot, unless a view is in its place."""
+        bypass = request.meta.get("hostgate_bypass") and _scheme(request) in GATED_SCHEMES
+        if not bypass and not self._views.owns(self._slots(), self._slot_key(request)):
+            return None
+        self._send(signals.request_reached_downloader, request=request)
+        try:
+            response: Response = await self._handlers().download_request_async(request)
+            self._send(signals.response_downloaded, response=response, request=request)
+            return response
+        finally:
+            self._send(signals.request_left_downloader, request=request)
+
+    # -- refused pages --------------------------------------------------------------------------
+
+    def _extend_retries(self, request: Request) -> None:
+        """A refusal does not spend RETRY_TIMES: lift this request's maximum by one for it."""
+        meta = request.meta
+        refusals = _whole(meta.get(_REFUSALS), 0) + 1
+        if refusals > self._settings.refusal_retries:
+            if self._settings.refusal_retries:
+                self._stats.given_up()
+            return
+        meta[_REFUSALS] = refusals
+        meta["max_retry_times"] = _whole(meta.get("max_retry_times"), self._retry_times) + 1
+
+    def _restore_retries(self, request: Request) -> None:
+        """Answered for good: follow-ups that copy this meta must inherit neither the longer budget
+        nor a ``retry_times`` that refusals spent."""
+        meta = request.meta
+        refusals = _whole(meta.pop(_REFUSALS, None), 0)
+        if not refusals:
+            return
+        for name, default in (("max_retry_times", self._retry_times), ("retry_times", 0)):
+            left = max(0, _whole(meta.get(name), default) - refusals)
+            if left == default:
+                meta.pop(name, None)
+            else:
+                meta[name] = left
+
+    def _check_stalled(self, gate: Gate) -> None:
+        if gate.stalled:
+            self._stats.stalled(gate)
+            raise _stalled(gate)
+
+    # -- waiting and closing --------------------------------------------------------------------
+
+    async def _wait(self, gate: Gate, permit: Permit, request: Request) -> bool:
+        """Wait for the grant; ``False`` if the request should be handed back instead."""
+
+        def cancelled(_: Deferred[bool]) -> None:
+            gate.semaphore.withdraw(permit)
+
+        wakes: Deferred[bool] = Deferred(cancelled)
+        permit.on_grant = partial(wakes.callback, True)
+        self._waiting[permit] = _Waiter(gate, wakes, request in self._handed_back)
+        self._watch_for_close()
+        try:
+            return await maybe_deferred_to_future(wakes)
+        finally:
+            del self._waiting[permit]
+
+    def _watch_for_close(self) -> None:
+        """Scrapy sends no signal when a spider begins to close, so whoever waits looks."""
+        if self._close_watch is None:
+            self._close_watch = self._call_later(CLOSE_POLL_S, self._look_for_close)
+
+    def _look_for_close(self) -> None:
+        self._close_watch = None
+        if self._closing():
+            self._release_waiters()
+        if self._waiting:
+            self._watch_for_close()
+
+    def _release_waiters(self) -> None:
+        """The spider closes: hand back whoever waits, and give up what cannot be handed back."""
+        now = self._clock()
+        assert self._closing_since is not None
+        deadline = self._closing_since + CLOSE_GRACE_S
+        for permit, waiter in list(self._waiting.items()):
+            if permit.state != Permit.WAITING:
+                continue
+            if not waiter.came_back:
+                waiter.end(permit, partial(waiter.wakes.callback, False))
+            elif now >= deadline or waiter.gate.pacer.next_departure(now) > deadline:
+                self._stats.dropped_at_close()
+                error = SpiderClosingError(
+                    f"the spider closes while {printable(waiter.gate.key)} is not to be asked"
+                )
+                waiter.end(permit, partial(waiter.wakes.errback, error))
+
+    def _fail_waiters_of(self, gate: Gate) -> None:
+        """The host is stalled: nobody waits for it any longer."""
+        logger.warning(
+            "%(host)s is stalled: it refused every request for %(seconds)g s "
+            "(HOSTGATE_STALL_TIMEOUT); its requests fail for as long again",
+            {"host": printable(gate.key), "seconds": self._settings.stall_timeout_s},
+            extra={"spider": self._crawler.spider},
+        )
+        for permit, waiter in list(self._waiting.items()):
+            if waiter.gate is gate and permit.state == Permit.WAITING:
+                self._stats.stalled(gate)
+                waiter.end(permit, partial(waiter.wakes.errback, _stalled(gate)))
+
+    def _hand_back(self, request: Request) -> Request:
+        """A copy for the scheduler to keep; one that comes back at once had no scheduler."""
+        again = request.replace(dont_filter=True)
+        self._handed_back.add(again)
+        self._stats.handed_back()
+        return again
+
+    def _closing(self) -> bool:
+        if self._closing_since is not None:
+            return True
+        engine = self._crawler.engine
+        slot = getattr(engine, "_slot", None)
+        if engine is None or slot is None or slot.closing is None:
+            return False
+        self._closing_since = self._clock()
+        return True
+
+    # -- Scrapy's downloader --------------------------------------------------------------------
+
+    def _get_downloader(self) -> Downloader:
+        if self._downloader is None:
+            engine = self._crawler.engine
+            assert engine is not None
+            self._downloader = engine.downloader
+        return self._downloader
+
+    def _handlers(self) -> Any:
+        return self._get_downloader().handlers
+
+    def _slots(self) -> dict[str, Any]:
+        return self._get_downloader().slots
+
+    def _slot_key(self, request: Request) -> Any:
+        return self._get_downloader().get_slot_key(request)
+
+    def _send(self, signal: object, **arguments: object) -> None:
+        self._crawler.signals.send_catch_log(
+            signal=signal, spider=self._crawler.spider, **arguments
+        )
+
+    # -- gates ----------------------------------------------------------------------------------
+
+    def _make_gate(self, key: str) -> Gate:
+        gate = Gate(
+            key,
+            self._settings.law_for(key),
+            self._settings.pace_for(key),
+            clock=self._clock,
+            call_later=self._call_later,
+            uniform=random.uniform,
+            stall_timeout_s=self._settings.stall_timeout_s,
+        )
+        gate.pacer.outside_delay_s = self._settings.start_delay_s
+        return gate
+
+    def _evicted(self, gate: Gate) -> None:
+        self._views.forget(self._slots(), gate)
+
+    def _report(self, gate: Gate, verdict: Verdict, cause: str) -> None:
+        if verdict.pause is not None and verdict.pause.capped:
+            self._stats.capped(gate)
+        log_verdict(gate, verdict, cause, self._crawler.spider)
+
+
+class _Waiter:
+    """A request that waits at a gate, and how to wake it."""
+
+    __slots__ = ("came_back", "gate", "wakes")
+
+    def __init__(self, gate: Gate, wakes: Deferred[bool], came_back: bool) -> None:
+        self.gate = gate
+        self.wakes = wakes
+        self.came_back = came_back
+
+    def end(self, permit: Permit, wake: Callable[[], None]) -> None:
+        """End the wait without a grant."""
+        if self.gate.semaphore.withdraw(permit):
+            wake()
+
+
+def _stalled(gate: Gate) -> HostStalledError:
+    return HostStalledError(f"{printable(gate.key)} is stalled: it refuses every request")
+
+
+def _call_later(delay_s: float, function: Callable[[], None]) -> Timer:
+    return call_later(delay_s, function)
+
+
+def _whole(value: object, default: int) -> int:
+    """A whole number from meta, where users put what they like."""
+    return value if isinstance(value, int) else default
+
+
+def _scheme(request: Request) -> str:
+    return request.url.partition(":")[0].lower()
+
+
+def _hostname(request: Request) -> str:
+    return urlparse_cached(request).hostname or ""

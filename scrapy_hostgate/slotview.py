@@ -1,0 +1,201 @@
+"""Truthful views of gates in ``engine.downloader.slots``.
+
+Scrapy's ``DownloaderAwarePriorityQueue``, AutoThrottle, the telnet console and many extensions read
+that table. The views look like ``scrapy.core.downloader.Slot`` but decide nothing themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from scrapy import Request
+
+from scrapy_hostgate.gate import Gate
+
+_SLOT = "download_slot"
+
+
+class SlotView:
+    """What a download slot would show of one gate, or of all gates behind a user's slot name.
+
+    A ``delay`` set from outside can only add spacing, and a ``concurrency`` set from outside can
+    only tighten the limit that holds now.
+    """
+
+    __slots__ = ("_delay_s", "active", "gates", "key", "transferring")
+
+    latercall = None
+
+    def __init__(self, key: str, gate: Gate) -> None:
+        self.key = key
+        self.gates: set[Gate] = {gate}
+        self.active: set[Request] = set()
+        self.transferring: set[Request] = set()
+        self._delay_s: float | None = None
+
+    @property
+    def concurrency(self) -> int:
+        return max((gate.limit for gate in self.gates), default=1)
+
+    @concurrency.setter
+    def concurrency(self, value: int) -> None:
+        for gate in self.gates:
+            if value < gate.limit:
+                gate.resize(max(1, int(value)))
+
+    @property
+    def delay(self) -> float:
+        """Seconds between departures: as set from outside, else as configured."""
+        if self._delay_s is not None:
+            return self._delay_s
+        return max((gate.pacer.delay_s for gate in self.gates), default=0.0)
+
+    @delay.setter
+    def delay(self, value: float) -> None:
+        self._delay_s = max(0.0, float(value))
+        for gate in self.gates:
+            gate.pacer.outside_delay_s = self._delay_s
+            gate.semaphore.reconsider()
+
+    @property
+    def jitter(self) -> float:
+        return max((gate.pacer.pace.jitter for gate in self.gates), default=0.0)
+
+    @property
+    def randomize_delay(self) -> bool:
+        return bool(self.jitter)
+
+    @property
+    def queue(self) -> deque[tuple[Request, None]]:
+        """The requests that wait, as (request, None), in no particular order."""
+        return deque((request, None) for request in self.active - self.transferring)
+
+    @property
+    def lastseen(self) -> float:
+        """Monotonic time of the last departure in seconds."""
+        return max((gate.last_departure_at for gate in self.gates), default=0.0)
+
+    def free_transfer_slots(self) -> int:
+        return sum(gate.limit - gate.in_flight for gate in self.gates)
+
+    def download_delay(self) -> float:
+        return self.delay
+
+    def close(self) -> None:
+        """Nothing to do: the gate owns the timers."""
+
+    def __repr__(self) -> str:
+        return f"SlotView(concurrency={self.concurrency!r}, delay={self.delay:.2f})"
+
+    def __str__(self) -> str:
+        return (
+            f"<hostgate slot {self.key!r} concurrency={self.concurrency!r} "
+            f"delay={self.delay:.2f} jitter={self.jitter!r} "
+            f"len(active)={len(self.active)} len(queue)={len(self.queue)} "
+            f"len(transferring)={len(self.transferring)} "
+            f"lastseen={time.monotonic() - self.lastseen:.1f} s ago>"
+        )
+
+
+class Visit:
+    """One request's stay at a gate, as the views show it: there, perhaps departed, and gone."""
+
+    __slots__ = ("_had_slot", "_request", "_stamp", "_views", "_was")
+
+    def __init__(self, request: Request, views: tuple[SlotView, ...], stamp: str) -> None:
+        self._request = request
+        self._views = views
+        self._had_slot = _SLOT in request.meta
+        self._was: object = request.meta.get(_SLOT)
+        self._stamp: str | None = None
+        for view in views:
+            view.active.add(request)
+        if self._was is None or self._was == "":
+            self._stamp = request.meta[_SLOT] = stamp
+
+    def departed(self) -> None:
+        for view in self._views:
+            view.transferring.add(self._request)
+
+    def landed(self) -> None:
+        for view in self._views:
+            view.transferring.discard(self._request)
+
+    def leave(self) -> None:
+        """Take the request out of the views and the stamp off its meta.
+
+        What was stamped must not travel into redirects and retries, which copy meta.
+        """
+        for view in self._views:
+            view.active.discard(self._request)
+        meta = self._request.meta
+        if self._stamp is not None and meta.get(_SLOT) == self._stamp:
+            if self._had_slot:
+                meta[_SLOT] = self._was
+            else:
+                del meta[_SLOT]
+
+
+class SlotTable:
+    """Keeps the views in ``downloader.slots`` and the stamp in ``meta`` while a request is here."""
+
+    def __init__(self, max_aliases: int) -> None:
+        self._max_aliases = max_aliases
+        self._aliases: dict[Any, SlotView] = {}
+
+    def enter(self, slots: dict[Any, Any], gate: Gate, request: Request, slot_key: Any) -> Visit:
+        """Show ``request`` at ``gate``. ``slot_key`` is what Scrapy's queue calls its slot."""
+        views = [self._view(slots, gate)]
+        # Scrapy's queue counts by its own key, so the truth has to stand under that one too: a
+        # user's own download_slot, or a spelling of the host that is not the normal one.
+        if slot_key != gate.key and _hashable(slot_key):
+            views.append(self._alias(slots, gate, slot_key))
+        return Visit(request, tuple(views), gate.key)
+
+    def owns(self, slots: dict[Any, Any], slot_key: Any) -> bool:
+        """Whether Scrapy's own queue would find a view where it expects its slot."""
+        return _hashable(slot_key) and isinstance(slots.get(slot_key), SlotView)
+
+    def forget(self, slots: dict[Any, Any], gate: Gate) -> None:
+        """The gate is no more: neither are its view and the aliases that showed only it."""
+        if isinstance(slots.get(gate.key), SlotView):
+            del slots[gate.key]
+        for key, view in list(self._aliases.items()):
+            view.gates.discard(gate)
+            if not view.gates:
+                del self._aliases[key]
+                if slots.get(key) is view:
+                    del slots[key]
+
+    def _view(self, slots: dict[Any, Any], gate: Gate) -> SlotView:
+        view = slots.get(gate.key)
+        if not isinstance(view, SlotView):
+            view = slots[gate.key] = SlotView(gate.key, gate)
+        view.gates.add(gate)
+        return view
+
+    def _alias(self, slots: dict[Any, Any], gate: Gate, key: Any) -> SlotView:
+        view = slots.get(key)
+        if not isinstance(view, SlotView):
+            if len(self._aliases) >= self._max_aliases:
+                self._drop_idle_aliases(slots)
+            view = slots[key] = self._aliases[key] = SlotView(str(key), gate)
+        view.gates.add(gate)
+        return view
+
+    def _drop_idle_aliases(self, slots: dict[Any, Any]) -> None:
+        for key, view in list(self._aliases.items()):
+            if not view.active:
+                del self._aliases[key]
+                if slots.get(key) is view:
+                    del slots[key]
+
+
+def _hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
