@@ -1,0 +1,234 @@
+"""Runs real crawls for tests, in this process, and checks that each of them left nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from demo.origin import Origin
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.http import Response
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from scrapy_hostgate import HostGateMiddleware
+from scrapy_hostgate.slots import SlotManager
+
+GATED = {"scrapy_hostgate.HostGateMiddleware": 1000}
+SETTINGS: dict[str, Any] = {
+    "DOWNLOADER_MIDDLEWARES": GATED,
+    "TELNETCONSOLE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "CONCURRENT_REQUESTS": 32,
+    "LOG_LEVEL": "DEBUG",
+}
+# What Scrapy, Twisted and asyncio log when something was dropped on the floor.
+DROPPED = ("Unhandled error", "never retrieved", "was destroyed but it is pending")
+
+
+@dataclass
+class Answer:
+    """A page that reached the spider. ``at`` is monotonic seconds."""
+
+    url: str
+    status: int
+    at: float
+    meta: dict[str, Any]
+    flags: list[str]
+
+
+class JobSpider(Spider):
+    """Asks for a list of requests and writes down what comes back."""
+
+    name = "job"
+    handle_httpstatus_all = True
+
+    def __init__(self, job: Iterable[Request | str] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.answers: list[Answer] = []
+        self.failures: list[tuple[str, BaseException]] = []
+
+    async def start(self) -> Any:
+        for request in self.job:
+            yield self.ask(request)
+
+    def ask(self, request: Request | str) -> Request:
+        if isinstance(request, str):
+            request = Request(request, dont_filter=True)
+        if request.callback is not None:
+            return request
+        return request.replace(callback=self.parse, errback=self.failed)
+
+    def parse(self, response: Response) -> Any:
+        self.note(response)
+
+    def note(self, response: Response) -> None:
+        self.answers.append(
+            Answer(
+                response.url,
+                response.status,
+                time.monotonic(),
+                dict(response.meta),
+                list(response.flags),
+            )
+        )
+
+    def failed(self, failure: Failure) -> None:
+        assert failure.value is not None
+        request: Request = failure.request  # type: ignore[attr-defined]
+        self.failures.append((request.url, failure.value))
+
+
+@dataclass
+class Result:
+    """A crawl that has ended. ``started`` and ``ended`` are monotonic seconds."""
+
+    crawler: Crawler
+    spider: Any
+    started: float
+    ended: float
+    log: list[logging.LogRecord] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.started
+
+    @property
+    def answers(self) -> list[Answer]:
+        return self.spider.answers  # type: ignore[no-any-return]
+
+    @property
+    def failures(self) -> list[tuple[str, BaseException]]:
+        return self.spider.failures  # type: ignore[no-any-return]
+
+    @property
+    def statuses(self) -> list[int]:
+        return [answer.status for answer in self.answers]
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        return dict(self.crawler.stats.get_stats())
+
+    @property
+    def gate_log(self) -> list[str]:
+        """The lines of the ``scrapy_hostgate`` logger."""
+        return [r.getMessage() for r in self.log if r.name.startswith("scrapy_hostgate")]
+
+    @property
+    def manager(self) -> SlotManager:
+        return manager_of(self.crawler)
+
+
+def manager_of(crawler: Crawler) -> SlotManager:
+    """The slot manager of a crawler that has been started."""
+    return middleware_of(crawler)._manager
+
+
+def middleware_of(crawler: Crawler) -> HostGateMiddleware:
+    assert crawler.engine is not None
+    for middleware in crawler.engine.downloader.middleware.middlewares:
+        if isinstance(middleware, HostGateMiddleware):
+            return middleware
+    raise LookupError("no HostGateMiddleware is enabled")
+
+
+class _Keep(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+async def crawl(
+    job: Iterable[Request | str] = (),
+    settings: dict[str, Any] | None = None,
+    *,
+    spider: type[Spider] = JobSpider,
+    on_start: Callable[[Crawler], object] | None = None,
+    clean: bool = True,
+    **arguments: Any,
+) -> Result:
+    """Run one crawl to its end and, unless told otherwise, check that it left nothing behind.
+
+    ``on_start`` is called with the crawler just before it starts, to connect signals.
+    """
+    keep = _Keep()
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(keep)
+    root.setLevel(logging.DEBUG)
+    try:
+        crawler = Crawler(spider, {**SETTINGS, **(settings or {})})
+        if on_start is not None:
+            on_start(crawler)
+        started = time.monotonic()
+        await crawler.crawl(job=job, **arguments)
+        result = Result(crawler, crawler.spider, started, time.monotonic(), keep.records)
+        if clean:
+            await assert_clean(result)
+        return result
+    finally:
+        root.setLevel(level)
+        root.removeHandler(keep)
+
+
+async def assert_clean(result: Result) -> None:
+    """Nothing in flight, no timer of ours alive, nothing left in Scrapy, nothing dropped."""
+    engine = result.crawler.engine
+    assert engine is not None
+    assert not engine.downloader.active
+    assert_idle(result.manager)
+    # What nobody awaited complains when it is collected, on the next turn of the loop.
+    gc.collect()
+    await next_turn()
+    text = [record.getMessage() + str(record.exc_text or "") for record in result.log]
+    assert [line for line in text if any(word in line for word in DROPPED)] == []
+
+
+async def next_turn(delay_s: float = 0) -> None:
+    """Let the event loop turn."""
+    from twisted.internet import reactor
+
+    await deferLater(reactor, delay_s)  # type: ignore[arg-type]
+
+
+def assert_idle(manager: SlotManager) -> None:
+    """No request of this manager is anywhere, and no timer is set."""
+    for gate in manager.registry:
+        assert gate.in_flight == 0, gate
+        assert gate.waiting == 0, gate
+        assert gate.semaphore._timer is None, gate
+    assert manager._in_flight == 0
+    assert not manager._waiting
+    assert manager._lag._timer is None
+    assert manager._close_watch is None
+    for view in manager._slots().values():
+        assert not view.active, view
+        assert not view.transferring, view
+
+
+def pages(origin: Origin, host: str, count: int, path: str = "/p") -> list[str]:
+    """``count`` different URLs of a host."""
+    return [origin.url(host, f"{path}{number}") for number in range(count)]
+
+
+def pinned(limit: int) -> dict[str, Any]:
+    """Settings that hold every host at exactly ``limit``."""
+    return {
+        "HOSTGATE_CONCURRENCY": limit,
+        "HOSTGATE_MAX_CONCURRENCY": limit,
+        "HOSTGATE_REASON": "a test's own host",
+    }
+
+
+def rises(times: list[float], least_s: float, slack_s: float = 0.06) -> bool:
+    """Whether consecutive times are at least ``least_s`` apart, within the tolerance of a host."""
+    return all(later - sooner >= least_s - slack_s for sooner, later in zip(times, times[1:]))
