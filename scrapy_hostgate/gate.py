@@ -150,7 +150,7 @@ class Gate:
         if outcome is Outcome.OK and current:
             self.pacer.served()
             self._refusing_since = self._stalled_at = None
-            if self.pacer.penalty.relax(now, self.controller.recovery_delay_s):
+            if self.pacer.penalty.relax(now, self.controller.law.recovery_delay_s):
                 self.semaphore.reconsider()
         sample = Sample(outcome, latency_s, permit.epoch, permit.in_flight)
         decision = self.controller.observe(sample, now, paused=self.pacer.paused(now))
