@@ -1,10 +1,10 @@
 """Adaptive per-host concurrency for Scrapy: one line in ``DOWNLOADER_MIDDLEWARES``."""
 
 from scrapy_hostgate.addon import HostGateAddon
+from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.errors import HostStalledError, SpiderClosingError
 from scrapy_hostgate.gate import GateSnapshot
 from scrapy_hostgate.middleware import HostGateMiddleware
-from scrapy_hostgate.settings import HostGateSettingsError
 
 __all__ = [
     "GateSnapshot",

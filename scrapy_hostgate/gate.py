@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scrapy_hostgate.controller import Controller, Decision, Law, Reason
 from scrapy_hostgate.outcome import Outcome, Sample
 from scrapy_hostgate.pacer import Pace, Pacer, Pause
+from scrapy_hostgate.quota import Quota
 from scrapy_hostgate.semaphore import AdaptiveSemaphore, CallLater, Permit
 
 
@@ -58,6 +59,7 @@ class Gate:
         "_refusing_since",
         "_stall_timeout_s",
         "_stalled_at",
+        "cap_told",
         "controller",
         "departures",
         "key",
@@ -94,6 +96,8 @@ class Gate:
         self.refusals = 0
         self.peak = 0
         self.last_departure_at = 0.0
+        self.cap_told = False
+        """Whether the log has been told that this host asks for longer pauses than we make."""
         self._stall_timeout_s = stall_timeout_s
         self._refusing_since: float | None = None
         self._stalled_at: float | None = None
@@ -158,6 +162,29 @@ class Gate:
             return NOTHING
         self.semaphore.resize(decision.limit_to)
         return Verdict(decision)
+
+    def announced(self, permit: Permit, quotas: Iterable[Quota]) -> bool:
+        """The host announced quotas with the answer to ``permit``; say whether they hold us up.
+
+        Requests still in flight will take their share, so it is not there to be taken again.
+        """
+        now = self._clock()
+        others = max(0, self.in_flight - 1)
+        before = self.pacer.next_departure(now)
+        for quota in quotas:
+            left = Quota(max(0, quota.remaining - others), quota.reset_s, quota.limit)
+            self.pacer.quota(
+                now, left.remaining, left.reset_s, left.interval_s if left.little else 0.0
+            )
+        held = self.pacer.next_departure(now) > before
+        if held:
+            self.semaphore.reconsider()
+        return held
+
+    def crawl_delay(self, delay_s: float) -> None:
+        """robots.txt asks for ``delay_s`` seconds between departures. It only ever slows."""
+        self.pacer.crawl_delay(self._clock(), delay_s)
+        self.semaphore.reconsider()
 
     def leave(self, permit: Permit) -> None:
         """Give the permit back, whether it was granted or still waits. Once for each permit."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import scrapy
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
+from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.gate import GateSnapshot
 from scrapy_hostgate.hostkey import normalise_host
-from scrapy_hostgate.settings import HostGateSettings, HostGateSettingsError
+from scrapy_hostgate.robots import crawl_delay_of
+from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.slots import SlotManager
 
 if TYPE_CHECKING:
@@ -34,7 +37,9 @@ class HostGateMiddleware:
 
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._manager = SlotManager(crawler, settings)
+        self._crawler = crawler
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
+        self._hear_robots()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -43,6 +48,7 @@ class HostGateMiddleware:
         if not settings.enabled:
             raise NotConfigured("HOSTGATE_ENABLED is False")
         _refuse_if_not_innermost(cls, crawler.settings)
+        _warn_of_unretried(crawler, settings)
         logger.info(
             "hostgate: %(bounds)s",
             {"bounds": settings.describe()},
@@ -82,6 +88,31 @@ class HostGateMiddleware:
             return self._manager.key_of(request_or_host)
         return normalise_host(request_or_host)
 
+    def _hear_robots(self) -> None:
+        settings = self._crawler.settings
+        if not settings.getbool("ROBOTSTXT_OBEY"):
+            return
+        robots_parsed = getattr(signals, "robots_parsed", None)
+        if robots_parsed is None:
+            logger.warning(
+                "Crawl-delay of robots.txt is not heard: it takes Scrapy 2.18 or newer, this is %s",
+                scrapy.__version__,
+                extra={"spider": self._crawler.spider},
+            )
+            return
+        self._crawler.signals.connect(self._robots_parsed, signal=robots_parsed)
+
+    def _robots_parsed(self, robotparser: object, request: Request) -> None:
+        settings = self._crawler.settings
+        agent = (
+            settings.get("ROBOTSTXT_USER_AGENT")
+            or request.headers.get("User-Agent")
+            or settings.get("USER_AGENT")
+        )
+        delay_s = crawl_delay_of(robotparser, agent)
+        if delay_s:
+            self._manager.crawl_delay(request, delay_s)
+
     def _engine_stopped(self) -> None:
         self._manager.close()
 
@@ -105,6 +136,16 @@ def _refuse_if_not_innermost(cls: type, settings: BaseSettings) -> None:
             "downloads by itself, so its process_request would never be called. Give "
             f"{cls.__name__} the highest number of all (1000 by default), give the other a lower "
             "one, or switch it off with None."
+        )
+
+
+def _warn_of_unretried(crawler: Crawler, settings: HostGateSettings) -> None:
+    """A refusal that nobody retries is a lost page; say so while it can still be mended."""
+    if not crawler.settings.getbool("RETRY_ENABLED"):
+        logger.warning(
+            "RETRY_ENABLED is False: pages that a host refuses (%s) will not be asked for again",
+            ", ".join(map(str, sorted(settings.refusal_codes))),
+            extra={"spider": crawler.spider},
         )
 
 

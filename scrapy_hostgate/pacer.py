@@ -182,6 +182,23 @@ class Pacer:
         # The gap of a pause is not a spacing that the host was asked to bear.
         self._departures.clear()
 
+    def quota(self, now: float, remaining: int, reset_s: float, interval_s: float) -> None:
+        """The host announced what it will still serve before a reset ``reset_s`` seconds away.
+
+        With nothing remaining departures wait for the reset; else the next leaves no sooner than
+        ``interval_s`` from now (0: at once). Never shortens a wait; the same cap as for a pause.
+        """
+        if remaining <= 0:
+            self.pause(now, reset_s)
+        else:
+            self._not_before = max(self._not_before, now + min(interval_s, self.pace.max_pause_s))
+
+    def crawl_delay(self, now: float, delay_s: float) -> None:
+        """robots.txt asks for ``delay_s`` seconds between departures, the last one included."""
+        self.crawl_delay_s = max(self.crawl_delay_s, min(delay_s, self.pace.max_pause_s))
+        if self._departures:
+            self._not_before = max(self._not_before, self._departures[-1] + self.crawl_delay_s)
+
     def at_rest(self, now: float) -> bool:
         """Whether forgetting this pacer would lose nothing that a new one would not do too."""
         return (

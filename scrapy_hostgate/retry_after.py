@@ -26,10 +26,10 @@ def parse_retry_after(
     if _DELTA_SECONDS.fullmatch(text):
         seconds = float(text)
         return seconds if seconds > 0 else None
-    asked = _http_date(text)
+    asked = parse_http_date(text)
     if asked is None:
         return None
-    answered = _http_date(_text(date))
+    answered = parse_http_date(date)
     seconds = asked - (wall_now_s if answered is None else answered)
     return seconds if seconds > 0 else None
 
@@ -40,8 +40,9 @@ def _text(value: str | bytes | None) -> str | None:
     return (value.decode("latin-1") if isinstance(value, bytes) else value).strip(" \t") or None
 
 
-def _http_date(text: str | None) -> float | None:
-    """Unix time of an IMF-fixdate, RFC 850 or asctime date."""
+def parse_http_date(value: str | bytes | None) -> float | None:
+    """Unix time of an IMF-fixdate, RFC 850 or asctime date; ``None`` if it is none of them."""
+    text = _text(value)
     if text is None:
         return None
     try:

@@ -6,8 +6,6 @@ setting, the key, the value and what is allowed.
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,12 +14,31 @@ from typing import Any
 import tldextract
 from scrapy import Request
 from scrapy.http import Response
-from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
-from scrapy.utils.misc import load_object
+from scrapy.settings import BaseSettings
 
+from scrapy_hostgate.checks import (
+    HostGateSettingsError,
+    did_you_mean,
+    error,
+    flag,
+    imported_callable,
+    number,
+    seconds,
+    text,
+    whole,
+)
 from scrapy_hostgate.controller import Law
 from scrapy_hostgate.hostkey import is_valid_host, normalise_host
 from scrapy_hostgate.pacer import Pace
+from scrapy_hostgate.tightening import (
+    SlotRule,
+    autothrottle_start,
+    default_jitter,
+    download_delay,
+    download_slots,
+    is_set,
+    scrapy_concurrency,
+)
 
 KeyFunction = Callable[[Request], str]
 Detector = Callable[[Response], "bool | float | None"]
@@ -48,10 +65,6 @@ HOST_KEYS = ("concurrency", "max_concurrency", "rate", "burst", "reason")
 KEY_KINDS = ("host", "domain", "slot")
 
 
-class HostGateSettingsError(ValueError):
-    """A setting that cannot be used; the message names it and what is allowed."""
-
-
 @dataclass(frozen=True, slots=True)
 class HostRule:
     """One entry of ``HOSTGATE_HOSTS``; ``None`` where it says nothing. ``rate`` is per second."""
@@ -62,15 +75,6 @@ class HostRule:
     rate: float | None = None
     burst: int | None = None
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRule:
-    """What Scrapy's ``DOWNLOAD_SLOTS`` says of one slot; delays are seconds."""
-
-    concurrency: int | None = None
-    delay_s: float | None = None
-    jitter: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,32 +185,32 @@ _NO_SLOT_RULE = SlotRule()
 def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
     _refuse_unknown_names(settings)
     value = {name: settings.get(name, default) for name, default in DEFAULTS.items()}
-    concurrency = _whole("HOSTGATE_CONCURRENCY", value["HOSTGATE_CONCURRENCY"])
-    ceiling = _whole("HOSTGATE_MAX_CONCURRENCY", value["HOSTGATE_MAX_CONCURRENCY"])
-    reason = _text("HOSTGATE_REASON", value["HOSTGATE_REASON"])
+    concurrency = whole("HOSTGATE_CONCURRENCY", value["HOSTGATE_CONCURRENCY"])
+    ceiling = whole("HOSTGATE_MAX_CONCURRENCY", value["HOSTGATE_MAX_CONCURRENCY"])
+    reason = text("HOSTGATE_REASON", value["HOSTGATE_REASON"])
     if concurrency > ceiling:
-        if _is_set(settings, "HOSTGATE_CONCURRENCY"):
-            raise _error(
+        if is_set(settings, "HOSTGATE_CONCURRENCY"):
+            raise error(
                 "HOSTGATE_CONCURRENCY",
                 concurrency,
                 f"at most HOSTGATE_MAX_CONCURRENCY ({ceiling}): no start above the ceiling",
             )
         concurrency = ceiling
-    for name, number in (
+    for name, asked in (
         ("HOSTGATE_CONCURRENCY", concurrency),
         ("HOSTGATE_MAX_CONCURRENCY", ceiling),
     ):
-        if number > DEFAULTS[name] and not reason:
-            raise _error(
+        if asked > DEFAULTS[name] and not reason:
+            raise error(
                 name,
-                number,
+                asked,
                 f"at most {DEFAULTS[name]}, or more with HOSTGATE_REASON set to why every host "
                 "can bear it",
             )
     key, key_function = _key(value["HOSTGATE_KEY"])
-    jitter = _default_jitter(settings)
+    jitter = default_jitter(settings)
     return HostGateSettings(
-        enabled=_flag("HOSTGATE_ENABLED", value["HOSTGATE_ENABLED"]),
+        enabled=flag("HOSTGATE_ENABLED", value["HOSTGATE_ENABLED"]),
         concurrency=concurrency,
         max_concurrency=ceiling,
         reason=reason,
@@ -214,121 +218,50 @@ def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
         key=key,
         key_function=key_function,
         refusal_codes=_codes(settings),
-        refusal_detector=_callable(
+        refusal_detector=imported_callable(
             "HOSTGATE_REFUSAL_DETECTOR", value["HOSTGATE_REFUSAL_DETECTOR"], "(response)"
         ),
-        refusal_retries=_whole(
+        refusal_retries=whole(
             "HOSTGATE_REFUSAL_RETRIES", value["HOSTGATE_REFUSAL_RETRIES"], least=0
         ),
-        stall_timeout_s=_seconds("HOSTGATE_STALL_TIMEOUT", value["HOSTGATE_STALL_TIMEOUT"]),
-        max_pause_s=_seconds("HOSTGATE_MAX_PAUSE", value["HOSTGATE_MAX_PAUSE"]),
-        recovery_delay_s=_seconds("HOSTGATE_RECOVERY_DELAY", value["HOSTGATE_RECOVERY_DELAY"]),
-        slow_latency_s=_seconds("HOSTGATE_SLOW_LATENCY", value["HOSTGATE_SLOW_LATENCY"]),
-        latency_noise_s=_seconds(
+        stall_timeout_s=seconds("HOSTGATE_STALL_TIMEOUT", value["HOSTGATE_STALL_TIMEOUT"]),
+        max_pause_s=seconds("HOSTGATE_MAX_PAUSE", value["HOSTGATE_MAX_PAUSE"]),
+        recovery_delay_s=seconds("HOSTGATE_RECOVERY_DELAY", value["HOSTGATE_RECOVERY_DELAY"]),
+        slow_latency_s=seconds("HOSTGATE_SLOW_LATENCY", value["HOSTGATE_SLOW_LATENCY"]),
+        latency_noise_s=seconds(
             "HOSTGATE_LATENCY_NOISE", value["HOSTGATE_LATENCY_NOISE"], zero=True
         ),
-        max_hosts=_whole("HOSTGATE_MAX_HOSTS", value["HOSTGATE_MAX_HOSTS"]),
-        stats_hosts=_whole("HOSTGATE_STATS_HOSTS", value["HOSTGATE_STATS_HOSTS"], least=0),
-        scrapy_concurrency=_scrapy_concurrency(settings),
-        delay_s=_delay(settings, spider),
+        max_hosts=whole("HOSTGATE_MAX_HOSTS", value["HOSTGATE_MAX_HOSTS"]),
+        stats_hosts=whole("HOSTGATE_STATS_HOSTS", value["HOSTGATE_STATS_HOSTS"], least=0),
+        scrapy_concurrency=scrapy_concurrency(settings),
+        delay_s=download_delay(settings, spider),
         jitter=jitter,
-        start_delay_s=_autothrottle_start(settings),
-        slots=_download_slots(settings, key),
+        start_delay_s=autothrottle_start(settings),
+        slots=download_slots(settings, key),
     )
-
-
-def _error(where: str, value: object, allowed: str) -> HostGateSettingsError:
-    return HostGateSettingsError(f"{where} is {value!r}, but must be {allowed}.")
-
-
-def _is_set(settings: BaseSettings, name: str) -> bool:
-    priority = settings.getpriority(name)
-    return priority is not None and priority > SETTINGS_PRIORITIES["default"]
 
 
 def _refuse_unknown_names(settings: BaseSettings) -> None:
     for name in settings:
         if isinstance(name, str) and name.startswith("HOSTGATE_") and name not in DEFAULTS:
             raise HostGateSettingsError(
-                f"{name} is not a setting of scrapy_hostgate{_did_you_mean(name, DEFAULTS)}. "
+                f"{name} is not a setting of scrapy_hostgate{did_you_mean(name, DEFAULTS)}. "
                 f"There are: {', '.join(DEFAULTS)}."
             )
-
-
-def _did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _number(where: str, value: object, allowed: str) -> float:
-    # Text is fine: that is what "scrapy crawl -s NAME=VALUE" hands over. True is not a number.
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except ValueError:
-            pass
-        else:
-            if math.isfinite(number):
-                return number
-    raise _error(where, value, allowed)
-
-
-def _whole(where: str, value: object, least: int = 1) -> int:
-    allowed = f"a whole number, {least} or more"
-    number = _number(where, value, allowed)
-    if number != int(number) or number < least:
-        raise _error(where, value, allowed)
-    return int(number)
-
-
-def _seconds(where: str, value: object, *, zero: bool = False) -> float:
-    allowed = "a number of seconds, 0 or more" if zero else "a number of seconds above 0"
-    number = _number(where, value, allowed)
-    if number < 0 or (number == 0 and not zero):
-        raise _error(where, value, allowed)
-    return number
-
-
-def _text(where: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _error(where, value, "a text")
-    return value.strip()
-
-
-def _flag(where: str, value: object) -> bool:
-    words = {"1": True, "true": True, "0": False, "false": False}
-    known = words.get(str(value).strip().lower())
-    if known is None:
-        raise _error(where, value, "True or False")
-    return known
-
-
-def _callable(where: str, value: object, takes: str) -> Any:
-    if value is None or value == "":
-        return None
-    allowed = f"a callable {takes}, or the import path of one"
-    if isinstance(value, str):
-        try:
-            value = load_object(value)
-        except (ImportError, NameError, ValueError) as error:
-            raise _error(where, value, f"{allowed} ({error})") from error
-    if not callable(value):
-        raise _error(where, value, allowed)
-    return value
 
 
 def _key(value: object) -> tuple[str, KeyFunction | None]:
     if value in KEY_KINDS:
         return str(value), None
     if isinstance(value, str) and "." not in value:
-        raise _error(
+        raise error(
             "HOSTGATE_KEY",
             value,
             'one of "host", "domain", "slot", or the import path of a callable (request) -> str',
         )
-    function = _callable("HOSTGATE_KEY", value, "(request) -> str")
+    function = imported_callable("HOSTGATE_KEY", value, "(request) -> str")
     if function is None:
-        raise _error("HOSTGATE_KEY", value, 'one of "host", "domain", "slot", or an import path')
+        raise error("HOSTGATE_KEY", value, 'one of "host", "domain", "slot", or an import path')
     return "key", function
 
 
@@ -339,10 +272,10 @@ def _codes(settings: BaseSettings) -> frozenset[int]:
     if isinstance(value, str):
         value = [part for part in value.split(",") if part.strip()]
     if not isinstance(value, (list, tuple, set, frozenset)):
-        raise _error(name, value, allowed)
-    codes = frozenset(_whole(name, code) for code in value)
+        raise error(name, value, allowed)
+    codes = frozenset(whole(name, code) for code in value)
     if not all(400 <= code <= 599 for code in codes):
-        raise _error(name, sorted(codes), allowed)
+        raise error(name, sorted(codes), allowed)
     return codes
 
 
@@ -350,8 +283,8 @@ def _hosts(settings: BaseSettings, concurrency: int, ceiling: int, key: str) -> 
     name = "HOSTGATE_HOSTS"
     try:
         entries = settings.getdict(name)
-    except ValueError as error:
-        raise _error(name, settings.get(name), f"a dict of host to dict ({error})") from error
+    except ValueError as failure:
+        raise error(name, settings.get(name), f"a dict of host to dict ({failure})") from failure
     rules: dict[str, HostRule] = {}
     for host, options in entries.items():
         pattern = _pattern(host, key)
@@ -386,99 +319,48 @@ def _pattern(host: object, key: str) -> str:
 
 def _rule(where: str, pattern: str, options: object, concurrency: int, ceiling: int) -> HostRule:
     if not isinstance(options, Mapping):
-        raise _error(where, options, f"a dict with keys out of {', '.join(HOST_KEYS)}")
+        raise error(where, options, f"a dict with keys out of {', '.join(HOST_KEYS)}")
     for option in options:
         if option not in HOST_KEYS:
             raise HostGateSettingsError(
                 f"{where} has the key {option!r}, which is not known"
-                f"{_did_you_mean(str(option), HOST_KEYS)}. Allowed: {', '.join(HOST_KEYS)}."
+                f"{did_you_mean(str(option), HOST_KEYS)}. Allowed: {', '.join(HOST_KEYS)}."
             )
     at = {option: f"{where}[{option!r}]" for option in HOST_KEYS}
-    reason = _text(at["reason"], options.get("reason", ""))
+    reason = text(at["reason"], options.get("reason", ""))
     start = options.get("concurrency")
     most = options.get("max_concurrency")
-    start = None if start is None else _whole(at["concurrency"], start)
-    most = None if most is None else _whole(at["max_concurrency"], most)
+    start = None if start is None else whole(at["concurrency"], start)
+    most = None if most is None else whole(at["max_concurrency"], most)
     if start is not None and start > (ceiling if most is None else most):
-        raise _error(
+        raise error(
             at["concurrency"],
             start,
             f"at most the host's max_concurrency ({ceiling if most is None else most})",
         )
-    for option, number, project in (
+    for option, asked, project in (
         ("concurrency", start, concurrency),
         ("max_concurrency", most, ceiling),
     ):
-        if number is not None and number > project and not reason:
-            raise _error(
+        if asked is not None and asked > project and not reason:
+            raise error(
                 at[option],
-                number,
+                asked,
                 f'at most the project\'s {project}, or more with a "reason" saying why this host '
                 "can bear it",
             )
     rate = options.get("rate")
     if rate is not None:
         allowed = "a number of requests per second above 0"
-        rate = _number(at["rate"], rate, allowed)
+        rate = number(at["rate"], rate, allowed)
         if rate <= 0:
-            raise _error(at["rate"], options["rate"], allowed)
+            raise error(at["rate"], options["rate"], allowed)
     burst = options.get("burst")
     if burst is not None:
-        burst = _whole(at["burst"], burst)
+        burst = whole(at["burst"], burst)
         if rate is None:
-            raise _error(at["burst"], burst, 'given together with "rate"')
+            raise error(at["burst"], burst, 'given together with "rate"')
     return HostRule(pattern, start, most, rate, burst, reason)
-
-
-def _scrapy_concurrency(settings: BaseSettings) -> int | None:
-    """Scrapy's own bound, where the project set one; 0 means "no bound" there."""
-    bounds = [
-        settings.getint(name)
-        for name in ("CONCURRENT_REQUESTS_PER_DOMAIN", "CONCURRENT_REQUESTS_PER_IP")
-        if _is_set(settings, name)
-    ]
-    return min((bound for bound in bounds if bound > 0), default=None)
-
-
-def _delay(settings: BaseSettings, spider: object) -> float:
-    """DOWNLOAD_DELAY, or the spider attribute that older Scrapy releases read."""
-    delays = [settings.getfloat("DOWNLOAD_DELAY")]
-    attribute = getattr(spider, "download_delay", None)
-    if isinstance(attribute, (int, float)):
-        delays.append(float(attribute))
-    return max(delays)
-
-
-def _default_jitter(settings: BaseSettings) -> float:
-    """± share of the delay: DOWNLOAD_DELAY_JITTER, or RANDOMIZE_DOWNLOAD_DELAY of old."""
-    own = settings.get("DOWNLOAD_DELAY_JITTER")
-    if own is not None and not (
-        _is_set(settings, "RANDOMIZE_DOWNLOAD_DELAY")
-        and not _is_set(settings, "DOWNLOAD_DELAY_JITTER")
-    ):
-        return float(own)
-    return 0.5 if settings.getbool("RANDOMIZE_DOWNLOAD_DELAY", True) else 0.0
-
-
-def _autothrottle_start(settings: BaseSettings) -> float | None:
-    if not settings.getbool("AUTOTHROTTLE_ENABLED"):
-        return None
-    return settings.getfloat("AUTOTHROTTLE_START_DELAY", 5.0)
-
-
-def _download_slots(settings: BaseSettings, key: str) -> dict[str, SlotRule]:
-    rules = {}
-    for name, slot in settings.getdict("DOWNLOAD_SLOTS").items():
-        jitter = slot.get("jitter")
-        if jitter is None and "randomize_delay" in slot:
-            jitter = 0.5 if slot["randomize_delay"] else 0.0
-        concurrency, delay = slot.get("concurrency"), slot.get("delay")
-        rules[normalise_host(str(name)) if key == "host" else str(name)] = SlotRule(
-            concurrency=int(concurrency) if concurrency else None,
-            delay_s=None if delay is None else float(delay),
-            jitter=None if jitter is None else float(jitter),
-        )
-    return rules
 
 
 def registrable_domain(host: str) -> str:

@@ -11,7 +11,6 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -20,20 +19,23 @@ from scrapy.http import Response
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
-from twisted.internet.defer import Deferred
 
-from scrapy_hostgate.errors import HostStalledError, SpiderClosingError
+from scrapy_hostgate.detector import RefusalDetector
+from scrapy_hostgate.errors import HostStalledError
 from scrapy_hostgate.gate import Gate, Verdict
 from scrapy_hostgate.hostkey import normalise_host
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.log import log_verdict, printable
 from scrapy_hostgate.observe.stats import GateStats
 from scrapy_hostgate.outcome import Outcome, outcome_of_error, outcome_of_status
+from scrapy_hostgate.quota import parse_quotas
 from scrapy_hostgate.registry import Registry
-from scrapy_hostgate.retry_after import parse_retry_after
+from scrapy_hostgate.retries import RetryBudget
+from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
 from scrapy_hostgate.semaphore import CallLater, Permit, Timer
 from scrapy_hostgate.settings import HostGateSettings, registrable_domain
 from scrapy_hostgate.slotview import SlotTable, Visit
+from scrapy_hostgate.waiting import WaitingRoom
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
@@ -42,19 +44,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GATED_SCHEMES = frozenset({"http", "https", "ftp"})
-CLOSE_POLL_S = 0.25
-CLOSE_GRACE_S = 5.0
 
 _SLOT = "download_slot"
 _LATENCY = "download_latency"
-_REFUSALS = "hostgate_refusals"
 
 
 class SlotManager:
     """Downloads requests through their hosts' gates, for one crawler."""
 
-    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits (with the
-    # Deferred that wakes it), how many are in flight, and what closing has done so far.
+    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits, how many
+    # are in flight, the robots.txt delays heard, and what closing has done so far.
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._crawler = crawler
         self._settings = settings
@@ -69,14 +68,19 @@ class SlotManager:
             on_evict=self._evicted,
         )
         self._views = SlotTable(settings.max_hosts)
-        self._waiting: dict[Permit, _Waiter] = {}
+        self._waiting = WaitingRoom(
+            self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
+        )
         self._in_flight = 0
-        self._close_watch: Timer | None = None
         self._closing_since: float | None = None
         self._handed_back: WeakSet[Request] = WeakSet()
         self._downloader: Downloader | None = None
+        self._crawl_delays: dict[str, float] = {}
+        self._detector: RefusalDetector | None = None
+        if settings.refusal_detector is not None:
+            self._detector = RefusalDetector(crawler, settings.refusal_detector)
         self._retry_times = crawler.settings.getint("RETRY_TIMES")
-        self._retry_codes = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
+        self._retries = RetryBudget(crawler, settings.refusal_retries)
 
     def __repr__(self) -> str:
         return (
@@ -109,7 +113,7 @@ class SlotManager:
         """
         if _scheme(request) not in GATED_SCHEMES or request.meta.get("hostgate_bypass"):
             return await self._ungated(request)
-        if self._closing() and request not in self._handed_back:
+        if self._closing_began() is not None and request not in self._handed_back:
             return self._hand_back(request)
         gate = self.registry.gate(self.key_of(request))
         self._check_stalled(gate)
@@ -136,18 +140,27 @@ class SlotManager:
         self._stats.changed(gate, verdict)
         self._report(gate, verdict, "")
 
+    def crawl_delay(self, request: Request, delay_s: float) -> None:
+        """The robots.txt that ``request`` met asks for ``delay_s`` seconds between requests."""
+        key = self.key_of(request)
+        # Kept beside the gate, which may be forgotten and made anew.
+        self._crawl_delays[key] = max(delay_s, self._crawl_delays.get(key, 0.0))
+        gate = self.registry.get(key)
+        if gate is not None:
+            gate.crawl_delay(delay_s)
+
     def close(self) -> None:
         """Cancel every timer. Nothing may be in flight or waiting any more."""
         self._lag.stop()
-        if self._close_watch is not None:
-            self._close_watch.cancel()
-            self._close_watch = None
+        self._waiting.stop()
         if self._in_flight or self._waiting:
             logger.error("closed with requests at the gates: %r", self)
 
     # -- one download ---------------------------------------------------------------------------
 
-    async def _through(self, gate: Gate, request: Request, visit: Visit) -> Response | None:
+    async def _through(
+        self, gate: Gate, request: Request, visit: Visit
+    ) -> Response | Request | None:
         """Wait for a permit, download, learn, give it back; ``None`` if the wait was ended."""
         permit = gate.arrive(request.priority)
         try:
@@ -167,12 +180,11 @@ class SlotManager:
                 if not self._in_flight:
                     self._lag.stop()
         finally:
-            if self._waiting and self._closing():
-                # Before the slot is given back, or the release would send the next one off.
-                self._release_waiters()
+            # Before the slot is given back, or the release would send the next one off.
+            self._waiting.look_for_close()
             gate.leave(permit)
 
-    async def _transfer(self, gate: Gate, permit: Permit, request: Request) -> Response:
+    async def _transfer(self, gate: Gate, permit: Permit, request: Request) -> Response | Request:
         started = self._clock()
         # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
         request.meta.pop(_LATENCY, None)
@@ -180,16 +192,40 @@ class SlotManager:
             response: Response = await self._handlers().download_request_async(request)
         except Exception as error:
             outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
-            self._learn(gate, permit, request, outcome, started, cause=type(error).__name__)
+            if outcome is Outcome.REFUSED:
+                self._count_refusal(request)
+            self._learn(gate, permit, request, outcome, started, type(error).__name__)
             raise
+        outcome, asked_s = self._outcome(request, response)
+        if outcome is Outcome.REFUSED:
+            self._count_refusal(request)
+        else:
+            self._retries.answered(request, response.status)
+        self._learn(gate, permit, request, outcome, started, str(response.status), asked_s)
+        self._hear_quotas(gate, permit, request, response)
+        self._send(signals.response_downloaded, response=response, request=request)
+        if outcome is Outcome.REFUSED:
+            return self._retries.own_retry(request, response.status) or response
+        return response
+
+    def _outcome(self, request: Request, response: Response) -> tuple[Outcome, float | None]:
+        """What a response says, and the wait in seconds that a refusal asks for."""
         outcome = outcome_of_status(response.status, self._settings.refusal_codes)
+        if outcome is Outcome.REFUSED:
+            return outcome, parse_retry_after(
+                response.headers.get("Retry-After"),
+                wall_now_s=time.time(),
+                date=response.headers.get("Date"),
+            )
+        if self._detector is not None:
+            refused, asked_s = self._detector.looks_refused(request, response)
+            if refused:
+                return Outcome.REFUSED, asked_s
         if outcome is Outcome.OK and (
             "download_stopped" in response.flags or _scheme(request) == "ftp"
         ):
             outcome = Outcome.NEUTRAL
-        self._learn(gate, permit, request, outcome, started, str(response.status), response)
-        self._send(signals.response_downloaded, response=response, request=request)
-        return response
+        return outcome, None
 
     def _learn(
         self,
@@ -199,30 +235,37 @@ class SlotManager:
         outcome: Outcome,
         started: float,
         cause: str,
-        response: Response | None = None,
+        asked_s: float | None = None,
     ) -> None:
-        if outcome is Outcome.REFUSED:
-            self._extend_retries(request)
-        elif response is not None and response.status not in self._retry_codes:
-            self._restore_retries(request)
         if request.meta.get("hostgate_dont_learn"):
             return
         latency_s = self._latency(request, started)
         if outcome is Outcome.OK and self._lag.spoils(started, latency_s):
             self._stats.spoiled()
             outcome = Outcome.NEUTRAL
-        asked_s = None
-        if outcome is Outcome.REFUSED and response is not None:
-            asked_s = parse_retry_after(
-                response.headers.get("Retry-After"),
-                wall_now_s=time.time(),
-                date=response.headers.get("Date"),
-            )
         verdict = gate.record(permit, outcome, latency_s, asked_s)
         self._stats.recorded(gate, outcome, verdict)
         self._report(gate, verdict, cause)
         if verdict.stalled:
             self._fail_waiters_of(gate)
+
+    def _count_refusal(self, request: Request) -> None:
+        if not self._retries.refused(request):
+            self._stats.given_up()
+
+    def _hear_quotas(
+        self, gate: Gate, permit: Permit, request: Request, response: Response
+    ) -> None:
+        names = [name for name in response.headers if b"Rate" in name]
+        if not names or request.meta.get("hostgate_dont_learn"):
+            return
+        headers = {
+            name.decode("latin-1").lower(): (response.headers.get(name) or b"").decode("latin-1")
+            for name in names
+        }
+        answered_s = parse_http_date(response.headers.get("Date")) or time.time()
+        if gate.announced(permit, parse_quotas(headers, answered_s=answered_s)):
+            self._stats.quota_wait()
 
     def _latency(self, request: Request, started: float) -> float:
         """Seconds to the headers as the handler tells it, else to the end of the body."""
@@ -246,83 +289,20 @@ class SlotManager:
         finally:
             self._send(signals.request_left_downloader, request=request)
 
-    # -- refused pages --------------------------------------------------------------------------
-
-    def _extend_retries(self, request: Request) -> None:
-        """A refusal does not spend RETRY_TIMES: lift this request's maximum by one for it."""
-        meta = request.meta
-        refusals = _whole(meta.get(_REFUSALS), 0) + 1
-        if refusals > self._settings.refusal_retries:
-            if self._settings.refusal_retries:
-                self._stats.given_up()
-            return
-        meta[_REFUSALS] = refusals
-        meta["max_retry_times"] = _whole(meta.get("max_retry_times"), self._retry_times) + 1
-
-    def _restore_retries(self, request: Request) -> None:
-        """Answered for good: follow-ups that copy this meta must inherit neither the longer budget
-        nor a ``retry_times`` that refusals spent."""
-        meta = request.meta
-        refusals = _whole(meta.pop(_REFUSALS, None), 0)
-        if not refusals:
-            return
-        for name, default in (("max_retry_times", self._retry_times), ("retry_times", 0)):
-            left = max(0, _whole(meta.get(name), default) - refusals)
-            if left == default:
-                meta.pop(name, None)
-            else:
-                meta[name] = left
+    # -- waiting and closing --------------------------------------------------------------------
 
     def _check_stalled(self, gate: Gate) -> None:
         if gate.stalled:
             self._stats.stalled(gate)
             raise _stalled(gate)
 
-    # -- waiting and closing --------------------------------------------------------------------
-
     async def _wait(self, gate: Gate, permit: Permit, request: Request) -> bool:
         """Wait for the grant; ``False`` if the request should be handed back instead."""
-
-        def cancelled(_: Deferred[bool]) -> None:
-            gate.semaphore.withdraw(permit)
-
-        wakes: Deferred[bool] = Deferred(cancelled)
-        permit.on_grant = partial(wakes.callback, True)
-        self._waiting[permit] = _Waiter(gate, wakes, request in self._handed_back)
-        self._watch_for_close()
+        wakes = self._waiting.enter(gate, permit, came_back=request in self._handed_back)
         try:
             return await maybe_deferred_to_future(wakes)
         finally:
-            del self._waiting[permit]
-
-    def _watch_for_close(self) -> None:
-        """Scrapy sends no signal when a spider begins to close, so whoever waits looks."""
-        if self._close_watch is None:
-            self._close_watch = self._call_later(CLOSE_POLL_S, self._look_for_close)
-
-    def _look_for_close(self) -> None:
-        self._close_watch = None
-        if self._closing():
-            self._release_waiters()
-        if self._waiting:
-            self._watch_for_close()
-
-    def _release_waiters(self) -> None:
-        """The spider closes: hand back whoever waits, and give up what cannot be handed back."""
-        now = self._clock()
-        assert self._closing_since is not None
-        deadline = self._closing_since + CLOSE_GRACE_S
-        for permit, waiter in list(self._waiting.items()):
-            if permit.state != Permit.WAITING:
-                continue
-            if not waiter.came_back:
-                waiter.end(permit, partial(waiter.wakes.callback, False))
-            elif now >= deadline or waiter.gate.pacer.next_departure(now) > deadline:
-                self._stats.dropped_at_close()
-                error = SpiderClosingError(
-                    f"the spider closes while {printable(waiter.gate.key)} is not to be asked"
-                )
-                waiter.end(permit, partial(waiter.wakes.errback, error))
+            self._waiting.leave(permit)
 
     def _fail_waiters_of(self, gate: Gate) -> None:
         """The host is stalled: nobody waits for it any longer."""
@@ -332,10 +312,8 @@ class SlotManager:
             {"host": printable(gate.key), "seconds": self._settings.stall_timeout_s},
             extra={"spider": self._crawler.spider},
         )
-        for permit, waiter in list(self._waiting.items()):
-            if waiter.gate is gate and permit.state == Permit.WAITING:
-                self._stats.stalled(gate)
-                waiter.end(permit, partial(waiter.wakes.errback, _stalled(gate)))
+        for _ in range(self._waiting.fail(gate, _stalled(gate))):
+            self._stats.stalled(gate)
 
     def _hand_back(self, request: Request) -> Request:
         """A copy for the scheduler to keep; one that comes back at once had no scheduler."""
@@ -344,15 +322,16 @@ class SlotManager:
         self._stats.handed_back()
         return again
 
-    def _closing(self) -> bool:
-        if self._closing_since is not None:
-            return True
-        engine = self._crawler.engine
-        slot = getattr(engine, "_slot", None)
-        if engine is None or slot is None or slot.closing is None:
-            return False
-        self._closing_since = self._clock()
-        return True
+    def _closing_began(self) -> float | None:
+        """When the spider was first seen to be closing, monotonic seconds; ``None`` if it is not.
+
+        Scrapy sends no signal for it.
+        """
+        if self._closing_since is None:
+            slot = getattr(self._crawler.engine, "_slot", None)
+            if slot is not None and slot.closing is not None:
+                self._closing_since = self._clock()
+        return self._closing_since
 
     # -- Scrapy's downloader --------------------------------------------------------------------
 
@@ -390,6 +369,8 @@ class SlotManager:
             stall_timeout_s=self._settings.stall_timeout_s,
         )
         gate.pacer.outside_delay_s = self._settings.start_delay_s
+        if key in self._crawl_delays:
+            gate.crawl_delay(self._crawl_delays[key])
         return gate
 
     def _evicted(self, gate: Gate) -> None:
@@ -398,23 +379,19 @@ class SlotManager:
     def _report(self, gate: Gate, verdict: Verdict, cause: str) -> None:
         if verdict.pause is not None and verdict.pause.capped:
             self._stats.capped(gate)
+            if not gate.cap_told:
+                gate.cap_told = True
+                logger.warning(
+                    "%(host)s asked for a pause of %(asked).0f s, more than HOSTGATE_MAX_PAUSE: "
+                    "it is asked again after %(wait).0f s",
+                    {
+                        "host": printable(gate.key),
+                        "asked": verdict.pause.asked_s,
+                        "wait": verdict.pause.wait_s,
+                    },
+                    extra={"spider": self._crawler.spider},
+                )
         log_verdict(gate, verdict, cause, self._crawler.spider)
-
-
-class _Waiter:
-    """A request that waits at a gate, and how to wake it."""
-
-    __slots__ = ("came_back", "gate", "wakes")
-
-    def __init__(self, gate: Gate, wakes: Deferred[bool], came_back: bool) -> None:
-        self.gate = gate
-        self.wakes = wakes
-        self.came_back = came_back
-
-    def end(self, permit: Permit, wake: Callable[[], None]) -> None:
-        """End the wait without a grant."""
-        if self.gate.semaphore.withdraw(permit):
-            wake()
 
 
 def _stalled(gate: Gate) -> HostStalledError:
@@ -423,11 +400,6 @@ def _stalled(gate: Gate) -> HostStalledError:
 
 def _call_later(delay_s: float, function: Callable[[], None]) -> Timer:
     return call_later(delay_s, function)
-
-
-def _whole(value: object, default: int) -> int:
-    """A whole number from meta, where users put what they like."""
-    return value if isinstance(value, int) else default
 
 
 def _scheme(request: Request) -> str:

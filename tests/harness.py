@@ -209,7 +209,7 @@ def assert_idle(manager: SlotManager) -> None:
     assert manager._in_flight == 0
     assert not manager._waiting
     assert manager._lag._timer is None
-    assert manager._close_watch is None
+    assert manager._waiting._watch is None
     for view in manager._slots().values():
         assert not view.active, view
         assert not view.transferring, view

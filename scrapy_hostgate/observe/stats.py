@@ -55,6 +55,9 @@ class GateStats:
     def given_up(self) -> None:
         self._stats.inc_value("hostgate/refusal_retries_exhausted")
 
+    def quota_wait(self) -> None:
+        self._stats.inc_value("hostgate/quota_waits")
+
     def stalled(self, gate: Gate) -> None:
         self._count(gate, "stalled")
 
