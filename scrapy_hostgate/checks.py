@@ -28,7 +28,7 @@ def number(where: str, value: object, allowed: str) -> float:
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             found = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
         else:
             if math.isfinite(found):

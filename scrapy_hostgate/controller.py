@@ -158,10 +158,9 @@ class Controller:
         """Median latency of the last OK samples in seconds, ``None`` before the first."""
         return self._recent.quantile(0.5) if len(self._recent) else None
 
-    @property
-    def learnt(self) -> bool:
-        """Whether forgetting this host would lose a limit or a complaint (a baseline is cheap)."""
-        return self.limit != self.law.start or self._refused_at > -math.inf
+    def troubled(self, now: float) -> bool:
+        """Whether forgetting this host would lose a limit, or a complaint of the last 600 s."""
+        return self.limit != self.law.start or now - self._refused_at < QUIET_S
 
     @property
     def samples(self) -> int:
@@ -181,7 +180,7 @@ class Controller:
         latency = sample.latency_s
         if sample.outcome is Outcome.SLOW:
             return self._shrink_after_run(latency, now)
-        if latency is None or not math.isfinite(latency) or latency < 0:
+        if latency is None or not math.isfinite(latency) or latency <= 0:
             return None
         if sample.in_flight >= self.limit:
             self._reached = True
@@ -249,13 +248,15 @@ class Controller:
             self.baseline_s += BASELINE_GAIN * (p95 - self.baseline_s)
         else:
             # Slowly, so that a host which degrades over half an hour does not become "normal".
-            growth = 1 + BASELINE_DRIFT_PER_MINUTE * max(0.0, elapsed_s) / 60
+            growth = (1 + BASELINE_DRIFT_PER_MINUTE) ** (min(max(0.0, elapsed_s), QUIET_S) / 60)
             self.baseline_s = min(p95, self.baseline_s * growth)
 
     def _shrink_after_run(self, latency: float | None, now: float) -> Decision | None:
         self._slow_run += 1
         if self._slow_run < SHRINK_RUN or self.limit <= FLOOR:
             return None
+        if self.limit >= self.law.start and now - self._changed_at >= QUIET_S:
+            self.recovery_delay_s = self.law.recovery_delay_s
         self._shrunk_at = now
         return self._change(self.limit - 1, Reason.SLOWED, now, latency)
 
@@ -280,6 +281,8 @@ class Controller:
             return self._change(self.limit + 1, Reason.RECOVERED, now, latency)
         if (
             median >= WIDEN_FACTOR * self.baseline_s
+            # The same noise as for shrinking: milliseconds are our own loop's jitter.
+            or self.baseline_s - median < self.law.latency_noise_s
             or self._was_refused(self.limit + 1, now)
             # A heavy-tailed host would otherwise go up and down by the luck of its draws.
             or now - self._shrunk_at < SHRINK_QUIET_S

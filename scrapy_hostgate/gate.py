@@ -154,8 +154,9 @@ class Gate:
         if outcome is Outcome.OK and current:
             self.pacer.served()
             self._refusing_since = self._stalled_at = None
-            if self.pacer.penalty.relax(now, self.controller.law.recovery_delay_s):
-                self.semaphore.reconsider()
+            self.pacer.penalty.relax(now, self.controller.law.recovery_delay_s)
+        if outcome is Outcome.NEUTRAL:
+            self._refusing_since = self._stalled_at = None
         sample = Sample(outcome, latency_s, permit.epoch, permit.in_flight)
         decision = self.controller.observe(sample, now, paused=self.pacer.paused(now))
         if decision is None:
@@ -188,9 +189,10 @@ class Gate:
 
     def leave(self, permit: Permit) -> None:
         """Give the permit back, whether it was granted or still waits. Once for each permit."""
-        if permit.state == Permit.WITHDRAWN or self.semaphore.withdraw(permit):
-            return
-        self.semaphore.release(permit)
+        if permit.state != Permit.WITHDRAWN and not self.semaphore.withdraw(permit):
+            self.semaphore.release(permit)
+        if not self.in_flight and not self.waiting:
+            self.pacer.rests(self._clock())
 
     def refuse(self, retry_after_s: float | None = None) -> Verdict:
         """The user's word that the host refuses, as if the latest request had come back refused."""
@@ -205,9 +207,17 @@ class Gate:
         self.semaphore.resize(limit)
         return Verdict(decision)
 
-    def idle(self, now: float) -> bool:
-        """Whether nothing is in flight, waiting, paused or spaced: it could be made anew."""
-        return not self.in_flight and not self.waiting and self.pacer.at_rest(now)
+    def forgettable(self, now: float) -> bool:
+        """Whether nothing is in flight, waiting, paused, spaced, shrunk or lately refused.
+
+        Then a gate made anew would treat its host the same, but for a baseline to be learnt again.
+        """
+        return (
+            not self.in_flight
+            and not self.waiting
+            and self.pacer.at_rest(now)
+            and not self.controller.troubled(now)
+        )
 
     def snapshot(self) -> GateSnapshot:
         now = self._clock()
@@ -248,7 +258,6 @@ class Gate:
         incident = permit.epoch == self.controller.epoch
         pause = self.pacer.refused(now, retry_after_s, incident=incident)
         if not incident:
-            self.semaphore.reconsider()
             return Verdict(None, pause)
         return self._collapse(permit.in_flight, pause, now)
 

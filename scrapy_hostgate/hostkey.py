@@ -22,6 +22,14 @@ def normalise_host(host: str) -> str:
     written, IPv6 compressed and without brackets, IPv4-mapped IPv6 as IPv4. A name that no rule
     covers comes back in lower case: an odd name is still a name.
     """
+    once = _normalised(host)
+    # Nameprep makes ASCII digits of full-width ones, which then are an address.
+    while (again := _normalised(once)) != once:
+        once = again
+    return once
+
+
+def _normalised(host: str) -> str:
     text = host.strip().lower().rstrip(".")
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]

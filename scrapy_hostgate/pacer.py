@@ -19,6 +19,8 @@ BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 60.0
 BACKOFF_JITTER = 0.2
 SPACING_SAMPLES = 16
+# A host that asks for more than a page a day has made a mistake, or a joke.
+MAX_CRAWL_DELAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ class Pacer:
     # delays that others set (a slot's delay from outside, robots.txt's Crawl-delay).
     __slots__ = (
         "_departures",
+        "_idle_s",
+        "_idle_since",
+        "_last_departure",
         "_not_before",
         "_tat",
         "_uniform",
@@ -85,7 +90,12 @@ class Pacer:
         self._uniform = uniform
         self._tat = -math.inf
         self._not_before = -math.inf
+        self._last_departure = -math.inf
+        # On a clock that stands still while the host has nothing of ours: an hour in which nobody
+        # asked is not a spacing.
         self._departures: deque[float] = deque(maxlen=SPACING_SAMPLES)
+        self._idle_since: float | None = None
+        self._idle_s = 0.0
 
     def __repr__(self) -> str:
         return (
@@ -111,7 +121,11 @@ class Pacer:
 
     def departed(self, now: float) -> None:
         """Count a departure; it moves every clock on."""
-        self._departures.append(now)
+        if self._idle_since is not None:
+            self._idle_s += max(0.0, now - self._idle_since)
+            self._idle_since = None
+        self._last_departure = now
+        self._departures.append(now - self._idle_s)
         if self.pace.rate:
             self._tat = max(self._tat, now) + self.pace.rate_interval_s
         spacing_s = self._spacing_s()
@@ -125,13 +139,19 @@ class Pacer:
         follow the late one too closely.
         """
         late_s = now - granted_at
-        if late_s <= 0 or not self._departures or self._departures[-1] != granted_at:
+        if late_s <= 0 or self._last_departure != granted_at:
             return
-        self._departures[-1] = now
+        self._last_departure = now
+        if self._departures:
+            self._departures[-1] += late_s
         if self.pace.rate:
-            self._tat = max(self._tat, now + self.pace.rate_interval_s)
+            self._tat = max(self._tat, granted_at) + late_s
         if self._not_before > granted_at:
             self._not_before += late_s
+
+    def rests(self, now: float) -> None:
+        """Nothing is in flight or waiting any more."""
+        self._idle_since = now
 
     def refused(self, now: float, retry_after_s: float | None, *, incident: bool) -> Pause:
         """The host refused at ``now``, asking for ``retry_after_s`` seconds or for nothing.
@@ -156,7 +176,7 @@ class Pacer:
         self.pause(now, wait_s)
         return Pause(
             until=self.pause_until,
-            wait_s=wait_s,
+            wait_s=max(0.0, self.pause_until - now),
             asked_s=retry_after_s,
             capped=capped,
             interval_s=self.penalty.interval_s,
@@ -195,9 +215,8 @@ class Pacer:
 
     def crawl_delay(self, now: float, delay_s: float) -> None:
         """robots.txt asks for ``delay_s`` seconds between departures, the last one included."""
-        self.crawl_delay_s = max(self.crawl_delay_s, min(delay_s, self.pace.max_pause_s))
-        if self._departures:
-            self._not_before = max(self._not_before, self._departures[-1] + self.crawl_delay_s)
+        self.crawl_delay_s = max(self.crawl_delay_s, min(delay_s, MAX_CRAWL_DELAY_S))
+        self._not_before = max(self._not_before, self._last_departure + self.crawl_delay_s)
 
     def at_rest(self, now: float) -> bool:
         """Whether forgetting this pacer would lose nothing that a new one would not do too."""
@@ -206,7 +225,6 @@ class Pacer:
             and self._tat <= now
             and self.refusals_in_a_row == 0
             and self.penalty.interval_s == 0
-            and self.outside_delay_s is None
         )
 
     def _spacing_s(self) -> float:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import http_sf
 
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,16})(\.[0-9]{1,9})?\s*(?:[,;].*)?", re.DOTALL)
+_DICTIONARY = re.compile(r"\s*[a-z*][a-z0-9_.*-]*=")
 _MAX_FIELD_CHARS = 1024
 # A reset this large is a date, in seconds or in milliseconds, and not a wait.
 _EPOCH_S = 1e9
@@ -91,7 +92,7 @@ def _structured(headers: Mapping[str, str]) -> list[Quota]:
     field = headers.get("ratelimit")
     if not field or len(field) > _MAX_FIELD_CHARS:
         return []
-    if "=" in field.partition(";")[0]:
+    if _DICTIONARY.match(field):
         return _dictionary_form(field)
     policies = {
         name: (whole(params.get("q")), whole(params.get("w")))

@@ -17,7 +17,7 @@ class Registry:
 
     At most ``max_hosts`` are kept. Beyond that, idle gates are forgotten, the longest unused first:
     those that have learnt nothing or only a baseline. A gate that is in use, paused, spaced, shrunk
-    or has been refused is never forgotten, so the table may be larger while so many hosts are in
+    or lately refused is never forgotten, so the table may be larger while so many hosts are in
     trouble.
     """
 
@@ -68,7 +68,7 @@ class Registry:
             if len(self._gates) < self._max_hosts:
                 return
             key, gate = next(iter(self._gates.items()))
-            if gate.idle(now) and not gate.controller.learnt:
+            if gate.forgettable(now):
                 del self._gates[key]
                 self._on_evict(gate)
             else:

@@ -24,10 +24,10 @@ def _crawl_delay(robotparser: object, user_agent: str | bytes) -> float:
 
 
 def _request_rate(robotparser: object, user_agent: str | bytes) -> float:
-    # Scrapy's own parsers keep the library's in "rp", and only that knows Request-rate.
-    parser: Any = getattr(robotparser, "rp", robotparser)
     agent = user_agent.decode("latin-1") if isinstance(user_agent, bytes) else user_agent
     try:
+        # Scrapy's own parsers keep the library's in "rp", and only that knows Request-rate.
+        parser: Any = getattr(robotparser, "rp", robotparser)
         rate = parser.request_rate(agent)
         return _seconds(rate.seconds / rate.requests) if rate is not None else 0.0
     except Exception:  # see crawl_delay_of

@@ -283,7 +283,7 @@ def _hosts(settings: BaseSettings, concurrency: int, ceiling: int, key: str) -> 
     name = "HOSTGATE_HOSTS"
     try:
         entries = settings.getdict(name)
-    except ValueError as failure:
+    except (TypeError, ValueError) as failure:
         raise error(name, settings.get(name), f"a dict of host to dict ({failure})") from failure
     rules: dict[str, HostRule] = {}
     for host, options in entries.items():
@@ -307,9 +307,9 @@ def _pattern(host: object, key: str) -> str:
         return normalise_host(host) if is_valid_host(normalise_host(host)) else host
     prefix, bare = ("*.", host[2:]) if host.startswith("*.") else ("", host)
     bare = normalise_host(bare)
-    if not is_valid_host(bare) or (prefix and bare.replace(".", "").isdigit()):
+    if not is_valid_host(bare) or (prefix and (":" in bare or bare.replace(".", "").isdigit())):
         raise HostGateSettingsError(f"{where} must be {allowed}.")
-    if key == "domain" and registrable_domain(bare) != bare:
+    if key == "domain" and (registrable_domain(bare) != bare or (prefix and _extract_domain(bare))):
         raise HostGateSettingsError(
             f'{where} matches nothing, because HOSTGATE_KEY = "domain": it must be a registrable '
             f"domain, {registrable_domain(bare)!r} perhaps."

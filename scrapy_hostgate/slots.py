@@ -98,7 +98,9 @@ class SlotManager:
         elif self._settings.key_function is not None:
             key = self._settings.key_function(request)
             if not isinstance(key, str):
-                raise TypeError(f"HOSTGATE_KEY gave {key!r} for {request}, not a text")
+                raise TypeError(
+                    f"HOSTGATE_KEY gave {key!r} for a request to {_hostname(request)!r}, not a text"
+                )
             if key:
                 return key
         host = normalise_host(_hostname(request))
@@ -191,7 +193,12 @@ class SlotManager:
         try:
             response: Response = await self._handlers().download_request_async(request)
         except Exception as error:
-            outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
+            stopped = getattr(error, "response", None)
+            if isinstance(stopped, Response) and stopped.status in self._settings.refusal_codes:
+                # StopDownload says nothing of the host, but the headers it came with do.
+                outcome = Outcome.REFUSED
+            else:
+                outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
             if outcome is Outcome.REFUSED:
                 self._count_refusal(request)
             self._learn(gate, permit, request, outcome, started, type(error).__name__)

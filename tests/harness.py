@@ -7,15 +7,16 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from demo.origin import Origin
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from demo.origin import Origin
 from scrapy_hostgate import HostGateMiddleware
 from scrapy_hostgate.slots import SlotManager
 
@@ -46,7 +47,6 @@ class JobSpider(Spider):
     """Asks for a list of requests and writes down what comes back."""
 
     name = "job"
-    handle_httpstatus_all = True
 
     def __init__(self, job: Iterable[Request | str] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -231,4 +231,4 @@ def pinned(limit: int) -> dict[str, Any]:
 
 def rises(times: list[float], least_s: float, slack_s: float = 0.06) -> bool:
     """Whether consecutive times are at least ``least_s`` apart, within the tolerance of a host."""
-    return all(later - sooner >= least_s - slack_s for sooner, later in zip(times, times[1:]))
+    return all(later - sooner >= least_s - slack_s for sooner, later in pairwise(times))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import pytest_twisted
 from child import run_child
+from harness import crawl, pages, pinned
+
 from demo.behaviours import outage, refuse_above, steady
 from demo.origin import OriginThread
-from harness import crawl, pages, pinned
 
 HOST = "127.0.0.2"
 

@@ -10,12 +10,16 @@ from scrapy_hostgate.pacer import Pause
 
 logger = logging.getLogger("scrapy_hostgate")
 
+LONG_PAUSE_S = 10.0
+
 
 def log_verdict(gate: Gate, verdict: Verdict, cause: str, spider: object) -> None:
     """Log what a sample changed; ``cause`` is what the host said, such as ``"429"``."""
     decision, pause = verdict.decision, verdict.pause
     changed = decision is not None and decision.limit_from != decision.limit_to
-    level = logging.INFO if changed else logging.DEBUG
+    # A long pause is news too, or a crawl of one dead host looks as if it hung.
+    long = pause is not None and pause.wait_s >= LONG_PAUSE_S
+    level = logging.INFO if changed or long else logging.DEBUG
     if not logger.isEnabledFor(level) or (decision is None and pause is None):
         return
     parts = [_limit(decision), cause if decision and decision.reason is Reason.REFUSED else ""]

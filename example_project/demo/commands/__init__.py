@@ -1,0 +1,1 @@
+"""Commands of this project; Scrapy finds them through ``COMMANDS_MODULE``."""

@@ -1,0 +1,673 @@
+"""The law by hand: plain numbers, no clock, no host (HG-29)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import cycle, islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_hostgate.controller import Controller, Decision, Law, Reason, Window
+from scrapy_hostgate.outcome import Outcome, Sample
+
+# p95 0.25 s, median 0.125 s: faster than 0.6 × p95 = 0.15 s. All three are exact in binary.
+FASTER = (0.125, 0.125, 0.125, 0.25)
+# p95 0.25 s, median exactly 0.6 × p95.
+EXACTLY_AT_WIDEN_BOUND = (0.15, 0.15, 0.15, 0.25)
+# The bound of one too slow: 1.5 × 0.25 s.
+EXACTLY_AT_SHRINK_BOUND = 0.375
+
+
+class Trace:
+    """Feeds one controller; every sample departs in the present epoch, with the limit full."""
+
+    def __init__(self, law: Law = Law(), now: float = 0.0) -> None:  # noqa: B008 - frozen
+        self.now = now
+        self.controller = Controller(law, now)
+
+    def sample(
+        self,
+        outcome: Outcome,
+        latency_s: float | None = None,
+        *,
+        after: float = 1.0,
+        in_flight: int | None = None,
+        epoch: int | None = None,
+        paused: bool = False,
+    ) -> Decision | None:
+        controller = self.controller
+        self.now += after
+        sample = Sample(
+            outcome,
+            latency_s,
+            controller.epoch if epoch is None else epoch,
+            controller.limit if in_flight is None else in_flight,
+        )
+        return controller.observe(sample, self.now, paused=paused)
+
+    def ok(self, latency_s: float | None, **how: float) -> Decision | None:
+        return self.sample(Outcome.OK, latency_s, **how)  # type: ignore[arg-type]
+
+    def run(self, latencies: Iterable[float], **how: float) -> list[Decision]:
+        return [found for one in latencies if (found := self.ok(one, **how))]
+
+    def changes(self, latencies: Iterable[float], **how: float) -> list[tuple[float, int, Reason]]:
+        """(when, new limit, why) of every change."""
+        return [
+            (self.now, found.limit_to, found.reason)
+            for one in latencies
+            if (found := self.ok(one, **how))
+        ]
+
+    def refuse(self, after: float = 1.0) -> Decision:
+        self.now += after
+        return self.controller.refuse(self.now, self.controller.limit)
+
+
+def state(controller: Controller) -> dict[str, object]:
+    """Everything a controller knows, comparable."""
+    known: dict[str, object] = {}
+    for name in Controller.__slots__:
+        value = getattr(controller, name)
+        known[name] = list(value._ring) if isinstance(value, Window) else value
+    return known
+
+
+def times(count: int, latencies: float | tuple[float, ...]) -> list[float]:
+    pattern = latencies if isinstance(latencies, tuple) else (latencies,)
+    return list(islice(cycle(pattern), count))
+
+
+# -- the window -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "rank"), [(1, 1), (2, 2), (19, 19), (20, 19), (21, 20), (40, 38), (60, 57), (64, 61)]
+)
+def test_the_percentile_is_the_nearest_rank(count: int, rank: int) -> None:
+    """HG-29: p95 of 1 … n is the ⌈0.95 n⌉-th, whatever the order of arrival."""
+    window = Window(64)
+    for value in reversed(range(1, count + 1)):
+        window.push(value)
+    assert window.quantile(0.95) == rank
+    assert window.quantile(0.5) == math.ceil(count / 2)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=60), st.integers(1, 8))
+@settings(deadline=None, max_examples=50)
+def test_a_window_keeps_the_last_numbers_only(values: list[float], size: int) -> None:
+    """Its quantiles are those of the last ``size`` numbers."""
+    window = Window(size)
+    for value in values:
+        window.push(value)
+    last = sorted(values[-size:])
+    assert len(window) == len(last)
+    assert [window.quantile(rank / len(last)) for rank in range(1, len(last) + 1)] == last
+
+
+# -- samples that decide nothing ----------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=19, max_size=19))
+@settings(deadline=None, max_examples=50)
+def test_nothing_is_decided_before_twenty_samples(latencies: list[float]) -> None:
+    """HG-29, point 1: 19 samples of 1 ms to 1 s in any order: limit 2, and no baseline yet."""
+    trace = Trace()
+    assert trace.controller.median_s is None
+    assert trace.run(latencies) == []
+    assert trace.controller.limit == 2
+    assert trace.controller.baseline_s is None
+    assert trace.controller.samples == 19
+
+
+def test_the_baseline_begins_as_p95_of_twenty() -> None:
+    """The 20th sample makes it: the 19th of them in order of size."""
+    trace = Trace()
+    trace.run([0.1 + n / 1000 for n in range(20)])
+    assert trace.controller.baseline_s == 0.1 + 18 / 1000
+
+
+def test_a_steady_host_changes_nothing() -> None:
+    """HG-29, point 2: 2,000 × 50 ms over 600 s: no change at all."""
+    trace = Trace()
+    assert trace.run(times(2000, 0.05), after=0.3) == []
+    assert (trace.controller.limit, trace.controller.epoch) == (2, 0)
+    assert trace.controller.baseline_s == 0.05
+
+
+@pytest.mark.parametrize("latency", [0.0, -0.0, -0.001, -math.inf, math.inf, math.nan, None])
+def test_a_latency_that_is_none_is_ignored(latency: float | None) -> None:
+    """HG-29, point 4: zero, negative, NaN, infinite or missing: the state is unchanged."""
+    trace = Trace()
+    trace.run(times(25, 0.25))
+    before = state(trace.controller)
+    assert [trace.ok(latency) for _ in range(5)] == [None] * 5
+    assert state(trace.controller) == before
+
+
+def test_a_neutral_answer_is_ignored() -> None:
+    """A 404 is often small and fast: it teaches nothing, whatever its latency."""
+    trace = Trace()
+    trace.run(times(25, 0.25))
+    before = state(trace.controller)
+    assert [trace.sample(Outcome.NEUTRAL, 9.0) for _ in range(5)] == [None] * 5
+    assert state(trace.controller) == before
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_sample_from_an_older_epoch_changes_nothing(outcome: Outcome) -> None:
+    """HG-29: what departed before a collapse and arrives after it finds the state as it was."""
+    trace = Trace()
+    trace.run(times(25, 0.25))
+    trace.refuse()
+    before = state(trace.controller)
+    assert [trace.sample(outcome, 9.0, epoch=0) for _ in range(5)] == [None] * 5
+    assert state(trace.controller) == before
+
+
+def test_hosts_are_independent() -> None:
+    """HG-29, point 7: host X's samples never move host Y."""
+    x, y = Trace(), Trace()
+    y.run(times(25, 0.25))
+    before = state(y.controller)
+    x.run(times(25, 0.1))
+    x.run(times(3, 9.0))
+    x.refuse()
+    assert state(y.controller) == before
+
+
+# -- the baseline -------------------------------------------------------------------------------
+
+
+def test_the_baseline_follows_improvement_by_a_twentieth_of_the_gap() -> None:
+    """5 % of the gap per sample downwards: 0.2 s, then 0.1975 s, then 0.195125 s."""
+    trace = Trace()
+    trace.run(times(64, 0.2))
+    # 61 faster ones are needed before p95 of the 64 is a faster one.
+    trace.run(times(60, 0.15))
+    assert trace.controller.baseline_s == 0.2
+    trace.ok(0.15)
+    assert trace.controller.baseline_s == pytest.approx(0.1975, rel=1e-12)
+    trace.ok(0.15)
+    assert trace.controller.baseline_s == pytest.approx(0.195125, rel=1e-12)
+
+
+@pytest.mark.parametrize("step", [0.1, 1.0, 60.0])
+def test_the_baseline_follows_worsening_by_five_percent_a_minute(step: float) -> None:
+    """At most 5 % per minute once the window is full, however many samples a minute brings."""
+    trace = Trace()
+    trace.run(times(64, 0.1))
+    trace.run(times(4, 0.14), after=0.001)  # p95 is a worse one from the fourth on
+    before = trace.controller.baseline_s
+    assert before is not None
+    assert before == pytest.approx(0.1, rel=1e-4)
+    trace.run(times(round(60 / step), 0.14), after=step)
+    after = trace.controller.baseline_s
+    assert after is not None
+    assert 1.045 <= after / before <= 1.05 + 1e-9
+
+
+def test_the_baseline_never_passes_what_was_measured() -> None:
+    """Growing, it stops at the p95 it grows to."""
+    trace = Trace()
+    trace.run(times(64, 0.1))
+    trace.run(times(200, 0.12), after=30.0)
+    assert trace.controller.baseline_s == 0.12
+
+
+def test_the_first_filling_of_the_window_corrects_itself_upwards() -> None:
+    """Before 64 samples a first estimate may grow by a twentieth of the gap per sample."""
+    trace = Trace()
+    trace.run(times(20, 0.1))
+    trace.run(times(2, 0.14), after=0.001)
+    assert trace.controller.baseline_s == pytest.approx(0.1 + 0.05 * 0.04, rel=1e-12)
+
+
+def test_a_sample_beyond_the_start_does_not_teach_the_baseline() -> None:
+    """What our own load may have slowed is no measure of the host: only in flight ≤ start is."""
+    trace = Trace()
+    trace.run(times(30, 0.25))
+    trace.run(times(30, 0.3), in_flight=3)
+    assert trace.controller.samples == 30
+    assert trace.controller.baseline_s == 0.25
+    # The median is what the host does now, under whatever load.
+    assert trace.controller.median_s == 0.3
+    trace.ok(0.3, in_flight=2)
+    assert trace.controller.samples == 31
+
+
+# -- collapse -----------------------------------------------------------------------------------
+
+
+def test_a_refusal_collapses_and_is_no_sample() -> None:
+    """HG-29, point 3: one refusal at limit 4: 1 at once; its latency is in no window."""
+    trace = Trace()
+    trace.run(times(30, 0.05))
+    trace.controller.resize(4, trace.now)
+    decision = trace.sample(Outcome.REFUSED, 9.0)
+    assert decision == Decision(
+        reason=Reason.REFUSED,
+        limit_from=4,
+        limit_to=1,
+        epoch=2,
+        baseline_s=0.05,
+        recovery_delay_s=30.0,
+    )
+    assert (trace.controller.limit, trace.controller.epoch) == (1, 2)
+    assert trace.controller.samples == 30
+    assert trace.controller.median_s is None
+
+
+def test_a_steady_host_is_back_after_the_recovery_delay() -> None:
+    """HG-29, point 3: then steady 50 ms: 2 after 30 s, not before, and not never."""
+    trace = Trace()
+    trace.run(times(30, 0.05))
+    trace.refuse()
+    refused_at = trace.now
+    assert trace.changes(times(200, 0.05)) == [(refused_at + 30, 2, Reason.RECOVERED)]
+
+
+def test_a_refusal_at_the_floor_raises_the_epoch_only() -> None:
+    """1 stays 1, and what departed before it is outdated all the same."""
+    trace = Trace(Law(start=1))
+    decision = trace.refuse()
+    assert (decision.limit_from, decision.limit_to, decision.epoch) == (1, 1, 1)
+    assert trace.controller.limit == 1
+
+
+def refuse_and_serve(trace: Trace) -> float:
+    """One refusal, a quarter of a minute of service: the recovery delay it left behind."""
+    delay = trace.refuse().recovery_delay_s
+    trace.run(times(15, 0.05))
+    assert delay is not None
+    return delay
+
+
+def test_repeated_refusals_double_the_recovery_delay() -> None:
+    """30, 60, 120 … up to 600 s and no further."""
+    trace = Trace()
+    delays = [refuse_and_serve(trace) for _ in range(7)]
+    assert delays == [30, 60, 120, 240, 480, 600, 600]
+
+
+def test_the_longer_delay_is_what_a_recovery_waits_for() -> None:
+    """After a second refusal it takes 60 s, not 30."""
+    trace = Trace()
+    trace.run(times(30, 0.05))
+    refuse_and_serve(trace)
+    trace.refuse()
+    refused_at = trace.now
+    assert trace.changes(times(100, 0.05)) == [(refused_at + 60, 2, Reason.RECOVERED)]
+
+
+def test_an_outage_is_one_complaint() -> None:
+    """A host that refuses every knock, with nothing served between, does not double the delay."""
+    trace = Trace()
+    assert [trace.refuse(60).recovery_delay_s for _ in range(10)] == [30.0] * 10
+
+
+@pytest.mark.parametrize(("quiet", "delay"), [(600, 30), (599, 240)])
+def test_a_refusal_after_600_quiet_seconds_starts_anew(quiet: float, delay: float) -> None:
+    """The doubled delay is forgiven after 600 s without a refusal or a change, and not before."""
+    trace = Trace()
+    trace.run(times(30, 0.05))
+    assert [refuse_and_serve(trace) for _ in range(3)] == [30, 60, 120]
+    assert trace.changes(times(200, 0.05))[-1][1:] == (2, Reason.RECOVERED)
+    trace.now = trace.controller._changed_at  # the step up is the last that happened
+    assert trace.refuse(after=quiet).recovery_delay_s == delay
+
+
+def test_a_shrink_after_600_quiet_seconds_recovers_as_quickly_as_the_first() -> None:
+    """Forgiven is forgiven: refused thrice an hour ago, a host that is merely slow for a moment
+    gets its second slot back 30 s later, not 120 s."""
+    trace = Trace()
+    trace.run(times(30, 0.25))
+    assert [refuse_and_serve(trace) for _ in range(3)] == [30, 60, 120]
+    trace.run(times(3600, 0.25))
+    assert trace.controller.limit == 2
+    assert [one.limit_to for one in trace.run(times(3, 1.0))] == [1]
+    shrunk_at = trace.now
+    assert trace.changes(times(200, 0.25)) == [(shrunk_at + 30, 2, Reason.RECOVERED)]
+
+
+def test_only_refusals_and_other_limits_are_worth_remembering() -> None:
+    """``troubled`` keeps a gate from being forgotten: not a baseline, but these, for 600 s."""
+    trace = Trace()
+    trace.run(times(100, 0.05))
+    assert not trace.controller.troubled(trace.now)
+    trace.refuse()
+    refused_at = trace.now
+    trace.controller.resize(2, refused_at)
+    assert trace.controller.troubled(refused_at + 599)
+    assert not trace.controller.troubled(refused_at + 600)
+    other = Trace()
+    other.controller.resize(3, 0)
+    assert other.controller.troubled(1e6)
+
+
+# -- shrink -------------------------------------------------------------------------------------
+
+
+def test_exactly_the_shrink_bound_is_not_above_it() -> None:
+    """HG-29, point 5: samples at exactly 1.5 × p95 change nothing; a hair more, and three do."""
+    trace = Trace()
+    trace.run(times(64, 0.25))
+    assert trace.run(times(3, EXACTLY_AT_SHRINK_BOUND)) == []
+    trace = Trace()
+    trace.run(times(64, 0.25))
+    above = math.nextafter(EXACTLY_AT_SHRINK_BOUND, 1)
+    assert trace.run(times(2, above)) == []
+    decision = trace.ok(above)
+    assert decision == Decision(
+        reason=Reason.SLOWED,
+        limit_from=2,
+        limit_to=1,
+        epoch=1,
+        latency_s=above,
+        baseline_s=0.25,
+        median_s=0.25,
+        recovery_delay_s=30.0,
+    )
+
+
+def test_a_sample_is_judged_before_it_is_learnt() -> None:
+    """HG-29: the third slow one would lift p95, and with it the bound that it is measured by."""
+    trace = Trace()
+    trace.run(times(38, 0.25))
+    assert trace.run(times(2, 0.376)) == []
+    assert trace.controller.baseline_s == 0.25
+    decision = trace.ok(0.376)
+    assert decision is not None
+    assert decision.reason is Reason.SLOWED
+    # It was learnt, though.
+    assert trace.controller.baseline_s == pytest.approx(0.25 + 0.05 * 0.126, rel=1e-12)
+
+
+def test_three_slow_ones_must_be_in_a_row() -> None:
+    """A quick one between them begins the count anew; a 404 between them does not."""
+    trace = Trace()
+    trace.run(times(40, 0.25))
+    assert trace.run((1.0, 1.0, 0.25, 1.0, 1.0)) == []
+    assert trace.sample(Outcome.NEUTRAL, 0.001) is None
+    assert [one.limit_to for one in trace.run((1.0,))] == [1]
+
+
+def test_each_step_down_needs_its_own_three() -> None:
+    """Shrinking is by one, once per epoch: 4, 3, 2, 1 after 3, 6 and 9 slow ones; then no lower."""
+    trace = Trace()
+    trace.run(times(64, 0.25))
+    trace.controller.resize(4, trace.now)
+    begins = trace.now
+    assert trace.changes(times(30, 4.0)) == [
+        (begins + 3, 3, Reason.SLOWED),
+        (begins + 6, 2, Reason.SLOWED),
+        (begins + 9, 1, Reason.SLOWED),
+    ]
+
+
+def test_slow_ones_of_an_older_epoch_do_not_shrink_twice() -> None:
+    """Four in flight turn slow together: the first three cost one slot, the fourth none."""
+    trace = Trace()
+    trace.run(times(64, 0.25))
+    trace.controller.resize(4, trace.now)
+    found = [trace.ok(4.0, epoch=1) for _ in range(4)]
+    assert [one and one.limit_to for one in found] == [None, None, 3, None]
+    assert [trace.ok(4.0) for _ in range(2)] == [None, None]
+
+
+def test_a_quick_host_is_not_judged_by_our_own_jitter() -> None:
+    """Above also means ``latency_noise_s`` above: exactly so much counts, a hair less does not."""
+    law = Law(latency_noise_s=0.0625)
+    trace = Trace(law)
+    trace.run(times(64, 0.03125))
+    assert trace.run(times(3, math.nextafter(0.09375, 0))) == []
+    trace = Trace(law)
+    trace.run(times(64, 0.03125))
+    assert [one.limit_to for one in trace.run(times(3, 0.09375))] == [1]
+
+
+def test_50_ms_is_the_noise_unless_set() -> None:
+    """A host that answers in 2 ms may take 50 ms; 53 ms thrice is too much."""
+    trace = Trace()
+    trace.run(times(64, 0.002))
+    assert trace.run(times(10, 0.050)) == []
+    trace = Trace()
+    trace.run(times(64, 0.002))
+    assert [one.limit_to for one in trace.run(times(3, 0.053))] == [1]
+
+
+def test_timeouts_count_before_there_is_a_baseline() -> None:
+    """SLOW has no latency and needs none: three of them as the very first samples shrink."""
+    trace = Trace()
+    assert [trace.sample(Outcome.SLOW) for _ in range(2)] == [None, None]
+    decision = trace.sample(Outcome.SLOW)
+    assert decision is not None
+    assert (decision.limit_to, decision.reason, decision.latency_s) == (1, Reason.SLOWED, None)
+    assert trace.controller.samples == 0
+
+
+def test_timeouts_and_slow_answers_make_one_row() -> None:
+    """One timeout counts as one sample above the bound, beside slow answers."""
+    trace = Trace()
+    trace.run(times(30, 0.25))
+    assert trace.ok(1.0) is None
+    assert trace.sample(Outcome.SLOW) is None
+    assert [one.limit_to for one in trace.run((1.0,))] == [1]
+
+
+def test_a_timeout_s_own_time_never_teaches() -> None:
+    """HG-29: timeouts of constant length would otherwise become the baseline and grow the limit."""
+    trace = Trace()
+    trace.run(times(64, 0.25))
+    for _ in range(100):
+        trace.sample(Outcome.SLOW, 0.3)
+    assert trace.controller.samples == 64
+    assert trace.controller.baseline_s == 0.25
+    assert trace.controller.limit == 1
+
+
+def test_a_tarpit_needs_no_baseline() -> None:
+    """Above 5 s is always above the bound; exactly 5 s is not."""
+    trace = Trace()
+    assert trace.run(times(3, 5.0)) == []
+    assert trace.run(times(2, 15.0)) == []
+    assert [one.limit_to for one in trace.run((15.0,))] == [1]
+
+
+def test_a_slow_host_is_never_widened() -> None:
+    """A median above 5 s: 1 stays 1, though it is the host's own baseline and nothing else is
+    wrong; at 4.9 s the same host has its two back."""
+    slow, better = Trace(Law(slow_latency_s=5.0)), Trace(Law(slow_latency_s=5.0))
+    assert [one.limit_to for one in slow.run(times(300, 6.0), after=6.0)] == [1]
+    assert [one.limit_to for one in slow.run(times(300, 5.5), after=6.0)] == []
+    better.run(times(3, 6.0), after=6.0)
+    assert [one.limit_to for one in better.run(times(300, 4.9), after=5.0)] == [2]
+
+
+# -- widen --------------------------------------------------------------------------------------
+
+
+def test_exactly_the_widen_bound_is_not_below_it() -> None:
+    """HG-29, point 5: a median of exactly 0.6 × p95 changes nothing; a hair less does at once."""
+    trace = Trace()
+    assert trace.run(times(400, EXACTLY_AT_WIDEN_BOUND)) == []
+    assert trace.controller.baseline_s == 0.25
+    assert trace.controller.median_s == 0.6 * 0.25
+    trace = Trace()
+    below = tuple(math.nextafter(one, 0) if one == 0.15 else one for one in EXACTLY_AT_WIDEN_BOUND)
+    assert trace.changes(times(20, below)) == [(20.0, 3, Reason.FASTER)]
+
+
+def test_a_step_up_is_not_for_milliseconds() -> None:
+    """Above start the median must be ``latency_noise_s`` below p95 too: so much exactly is enough,
+    a hair less is our own loop's jitter."""
+    enough, too_little = Law(latency_noise_s=0.125), Law(latency_noise_s=math.nextafter(0.125, 1))
+    assert [one.limit_to for one in Trace(enough).run(times(20, FASTER))] == [3]
+    assert Trace(too_little).run(times(400, FASTER)) == []
+
+
+def test_a_limit_that_is_never_reached_is_never_widened() -> None:
+    """HG-29, point 6: one at a time for ten minutes proves nothing about three."""
+    trace = Trace()
+    assert trace.run(times(600, FASTER), in_flight=1) == []
+    # One sample that found two in flight is enough.
+    assert [one.limit_to for one in trace.run((0.125,))] == [3]
+
+
+def widened_since_change(*, after: float) -> tuple[int, float]:
+    """How many samples, and seconds, after a change the first step up comes."""
+    trace = Trace()
+    trace.run(times(40, FASTER), in_flight=1)
+    trace.controller.resize(2, trace.now)
+    begins = trace.now
+    for count, latency_s in enumerate(times(100, FASTER), 1):
+        if trace.ok(latency_s, after=after):
+            return count, trace.now - begins
+    raise AssertionError("never widened")
+
+
+def test_a_step_up_needs_ten_samples_and_ten_seconds() -> None:
+    """Whichever comes last: the tenth sample of a slow crawl, the tenth second of a quick one."""
+    assert widened_since_change(after=16.0) == (10, 160.0)
+    assert widened_since_change(after=0.5) == (20, 10.0)
+    assert widened_since_change(after=0.9375) == (11, 10.3125)
+
+
+def test_only_ok_samples_count_towards_the_ten() -> None:
+    """Nine answers and a hundred 404s are not ten answers."""
+    trace = Trace()
+    trace.run(times(40, FASTER), in_flight=1)
+    trace.controller.resize(2, trace.now)
+    assert trace.run(times(9, FASTER)) == []
+    assert [trace.sample(Outcome.NEUTRAL, 0.1) for _ in range(100)] == [None] * 100
+    assert [one.limit_to for one in trace.run((0.125,))] == [3]
+
+
+def test_nothing_is_widened_in_a_pause() -> None:
+    """Everything else holds; only the end of the pause is missing."""
+    trace = Trace()
+    assert trace.run(times(100, FASTER), paused=True) == []
+    assert [one.limit_to for one in trace.run((0.125,))] == [3]
+
+
+def test_steps_are_by_one_and_end_at_the_ceiling() -> None:
+    """2, 3, 4 at 20, 30 s, and then no more: the ceiling is small on purpose."""
+    trace = Trace()
+    assert trace.changes(times(2000, FASTER)) == [
+        (20.0, 3, Reason.FASTER),
+        (30.0, 4, Reason.FASTER),
+    ]
+
+
+def test_a_step_up_tells_its_grounds() -> None:
+    """The decision carries the numbers that it was made by."""
+    trace = Trace()
+    (decision,) = trace.run(times(20, FASTER))
+    assert decision == Decision(
+        reason=Reason.FASTER,
+        limit_from=2,
+        limit_to=3,
+        epoch=1,
+        latency_s=0.25,
+        baseline_s=0.25,
+        median_s=0.125,
+        recovery_delay_s=30.0,
+    )
+
+
+def test_the_way_back_needs_a_median_within_the_baseline() -> None:
+    """Below start a host must be as quick as it was, if not quicker."""
+    trace = Trace()
+    trace.run(times(64, 0.25))
+    trace.refuse()
+    assert trace.run(times(60, 0.3), after=1.0, in_flight=3) == []
+    # Seventeen of the last 32 are as before: the median is.
+    assert [one.limit_to for one in trace.run(times(17, 0.25))] == [2]
+
+
+def test_a_refused_level_is_not_tried_again_for_600_seconds() -> None:
+    """Refused at 4: 2 after 30 s, 3 after 10 more, 4 only 600 s after the refusal."""
+    trace = Trace()
+    trace.run(times(40, FASTER), in_flight=1)
+    trace.controller.resize(4, trace.now)
+    trace.refuse()
+    refused_at = trace.now
+    assert trace.changes(times(700, FASTER)) == [
+        (refused_at + 30, 2, Reason.RECOVERED),
+        (refused_at + 40, 3, Reason.FASTER),
+        (refused_at + 600, 4, Reason.FASTER),
+    ]
+
+
+def test_a_refused_level_below_the_limit_counts_too() -> None:
+    """Refused with two in flight: not three either, for 600 s."""
+    trace = Trace()
+    trace.run(times(40, FASTER), in_flight=1)
+    trace.controller.refuse(trace.now, 2)
+    refused_at = trace.now
+    assert trace.changes(times(700, FASTER)) == [
+        (refused_at + 30, 2, Reason.RECOVERED),
+        (refused_at + 600, 3, Reason.FASTER),
+        (refused_at + 610, 4, Reason.FASTER),
+    ]
+
+
+def test_a_shrink_below_start_is_earned_back_after_the_recovery_delay() -> None:
+    """A host that was slow for a moment: 2 again 30 s after the shrink."""
+    trace = Trace()
+    trace.run(times(64, 0.25))
+    trace.run(times(3, 1.0))
+    shrunk_at = trace.now
+    assert trace.changes(times(60, 0.25)) == [(shrunk_at + 30, 2, Reason.RECOVERED)]
+
+
+def test_a_shrink_above_start_is_not_undone_for_a_minute() -> None:
+    """A heavy-tailed host would otherwise go up and down by the luck of its draws."""
+    trace = Trace()
+    assert [one.limit_to for one in trace.run(times(30, FASTER))] == [3, 4]
+    trace.run(times(3, 4.0))
+    shrunk_at = trace.now
+    assert trace.changes(times(100, FASTER)) == [(shrunk_at + 60, 4, Reason.FASTER)]
+
+
+# -- by hand ------------------------------------------------------------------------------------
+
+
+def test_a_limit_set_by_hand_is_a_change_like_others() -> None:
+    """The epoch rises, and ten seconds must pass before the law moves on from there."""
+    trace = Trace()
+    trace.run(times(40, FASTER), in_flight=1)
+    decision = trace.controller.resize(3, trace.now)
+    assert (decision.reason, decision.limit_from, decision.limit_to) == (Reason.RESIZED, 2, 3)
+    assert decision.epoch == trace.controller.epoch == 1
+    begins = trace.now
+    assert trace.changes(times(20, FASTER)) == [(begins + 10, 4, Reason.FASTER)]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 5])
+def test_a_limit_out_of_range_is_refused(limit: int) -> None:
+    """From the floor to the ceiling; the error names the range, and nothing has changed."""
+    trace = Trace()
+    before = state(trace.controller)
+    with pytest.raises(ValueError, match=rf"from 1 to 4, not {limit}"):
+        trace.controller.resize(limit, 0)
+    assert state(trace.controller) == before
+
+
+def test_the_state_is_readable_in_one_line() -> None:
+    """``repr`` shows limit, ceiling, epoch, baseline and how much it rests on."""
+    trace = Trace()
+    assert repr(trace.controller) == "<Controller limit=2/4 epoch=0 baseline=? samples=0>"
+    trace.run(times(25, 0.25))
+    assert repr(trace.controller) == "<Controller limit=2/4 epoch=0 baseline=0.250s samples=25>"
+
+
+def test_the_same_samples_give_the_same_decisions() -> None:
+    """Deterministic: a recorded trace replays."""
+    latencies = [*times(60, FASTER), *times(9, 3.0), *times(200, 0.2)]
+    first, again = Trace(), Trace()
+    assert first.run(latencies) == again.run(latencies) != []
+    assert state(first.controller) == state(again.controller)
