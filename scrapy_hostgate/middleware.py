@@ -44,10 +44,15 @@ class HostGateMiddleware:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Raises ``NotConfigured`` if switched off, ``HostGateSettingsError`` if misconfigured."""
-        settings = HostGateSettings.from_settings(crawler.settings, crawler.spider)
-        if not settings.enabled:
-            raise NotConfigured("HOSTGATE_ENABLED is False")
-        _refuse_if_not_innermost(cls, crawler.settings)
+        try:
+            settings = HostGateSettings.from_settings(crawler.settings, crawler.spider)
+            if not settings.enabled:
+                raise NotConfigured("HOSTGATE_ENABLED is False")
+            _refuse_if_not_innermost(cls, crawler.settings)
+        except HostGateSettingsError:
+            # "scrapy crawl" of Scrapy before 2.15 exits with 0 unless the spider is missing.
+            crawler.spider = None
+            raise
         _warn_of_unretried(crawler, settings)
         logger.info(
             "hostgate: %(bounds)s",

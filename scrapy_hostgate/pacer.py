@@ -213,6 +213,14 @@ class Pacer:
         else:
             self._not_before = max(self._not_before, now + min(interval_s, self.pace.max_pause_s))
 
+    def delay_from_outside(self, delay_s: float) -> None:
+        """Another component sets a download delay in seconds; counted from the last departure on.
+
+        It replaces the one it set before, but never undercuts the configured one.
+        """
+        self.outside_delay_s = delay_s
+        self._not_before = max(self._not_before, self._last_departure + delay_s)
+
     def crawl_delay(self, now: float, delay_s: float) -> None:
         """robots.txt asks for ``delay_s`` seconds between departures, the last one included."""
         self.crawl_delay_s = max(self.crawl_delay_s, min(delay_s, MAX_CRAWL_DELAY_S))

@@ -56,7 +56,7 @@ class SlotView:
     def delay(self, value: float) -> None:
         self._delay_s = max(0.0, float(value))
         for gate in self.gates:
-            gate.pacer.outside_delay_s = self._delay_s
+            gate.pacer.delay_from_outside(self._delay_s)
             gate.semaphore.reconsider()
 
     @property

@@ -199,7 +199,7 @@ async def test_a_refused_file_stops_the_files_and_is_fetched_after_all(tmp_path:
     assert record.arrivals_between(refused_at, refused_at + 1.99) == []
     assert len(record.pages()) == 12
     assert stored(tmp_path) == 12
-    assert result.stats["hostgate/collapses"] == 1
+    assert result.stats["hostgate/refusals"] == 1
 
 
 # -- one request at a time -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import pytest_twisted
 from child import start_child
-from harness import JobSpider, Result, crawl, middleware_of, pages, pinned
+from harness import JobSpider, crawl, middleware_of, pages, pinned
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.http import Response
@@ -64,10 +64,21 @@ def after(record: HostRecord, at: float) -> list[Arrival]:
     return [arrival for arrival in record.arrivals if arrival.at > at]
 
 
-def assert_resumes(record: HostRecord, told_at: float, due: float) -> None:
-    """Nothing between ``told_at`` and ``due``; then soon one, alone until it is answered."""
+def last_in_flight(record: HostRecord, no: Arrival) -> float:
+    """When the last one arrived that may have been on its way when ``no`` was answered."""
+    # One at most: it would be sent before the client could hear of the refusal.
+    way = [arrival.at for arrival in record.arrivals if no.at < arrival.at < told(no) + 0.2]
+    assert len(way) <= 1
+    return max([told(no), *way])
+
+
+def assert_resumes(record: HostRecord, told_at: float, due: float, cut_off_s: float = 0.0) -> None:
+    """Nothing after ``told_at`` until ``due``; then soon one, alone until it is answered.
+
+    It may come ``cut_off_s`` before, where the host itself cuts off the fractions of seconds.
+    """
     first, *rest = after(record, told_at)
-    assert due <= first.at < due + LATE_S, (first.at - due, record)
+    assert due - cut_off_s <= first.at < due + LATE_S, (first.at - due, record)
     assert first.in_flight == 1
     assert not rest or rest[0].at >= told(first)
 
@@ -96,7 +107,7 @@ def date_ahead(
 IMF = "%a, %d %b %Y %H:%M:%S GMT"
 RFC_850 = "%A, %d-%b-%y %H:%M:%S GMT"
 ASCTIME = "%a %b %d %H:%M:%S %Y"
-# Host, status, what it says, and by how much less than five seconds that may be, being whole ones.
+# Host, status, what it says, and by how much less than the wait that may be, in whole seconds.
 FORMS: list[tuple[str, int, Callable[[int], Any], float]] = [
     ("127.0.0.10", 429, seconds_ahead, 0.0),
     ("127.0.0.11", 503, seconds_ahead, 0.0),
@@ -110,16 +121,19 @@ FORMS: list[tuple[str, int, Callable[[int], Any], float]] = [
 ]
 
 
+ASKED_S = 2
+
+
 def refuse_first(status: int, headers: Callable[[int], Any]) -> Behaviour:
     def behave(number: int, arrival: Arrival, now: float) -> Reply:
-        return Reply(status=status, headers=headers(5)) if number == 1 else PAGE
+        return Reply(status=status, headers=headers(ASKED_S)) if number == 1 else PAGE
 
     return behave
 
 
 @pytest_twisted.ensureDeferred
 async def test_retry_after_is_kept_in_every_form_on_429_and_on_503() -> None:
-    """5 s as a number or a date: nothing before, one within 1 s after, alone (HG-32, issue 3).
+    """2 s as a number or a date: nothing before, one within 1 s after, alone (HG-32, issue 3).
 
     The page that was refused is asked for again and delivered.
     """
@@ -132,13 +146,8 @@ async def test_retry_after_is_kept_in_every_form_on_429_and_on_503() -> None:
         record = records[host]
         (no,) = refused(record)
         assert no.status == status
-        # A second may have been in flight already.
-        late = [arrival for arrival in record.arrivals if no.at < arrival.at < told(no) + 0.2]
-        assert len(late) <= 1
-        told_at = late[0].at if late else told(no)
-        first = after(record, told_at)[0]
-        assert told(no) + 5 - cut_off_s <= first.at < told(no) + 5 + LATE_S, (host, record)
-        assert_resumes(record, told_at, min(first.at, told(no) + 5))
+        told_at = last_in_flight(record, no)
+        assert_resumes(record, told_at, told(no) + ASKED_S, cut_off_s)
         assert len(record.pages()) == 4
         assert middleware_of(result.crawler).gates()[host].limit == 1
     assert result.statuses == [200] * len(job)
@@ -160,7 +169,8 @@ async def test_retry_after_on_anything_but_a_refusal_is_ignored() -> None:
         record = origin.record(HOST)
     assert len(record.arrivals) == 12
     assert max(record.gaps()) < LATE_S
-    assert sorted(result.statuses) == [200] * 6 + [404] * 2
+    assert result.statuses == [200] * 6
+    assert [type(error).__name__ for _, error in result.failures] == ["HttpError"] * 2
     assert "hostgate/refusals" not in result.stats
 
 
@@ -169,25 +179,34 @@ FOUR_IN_FLIGHT_S = 0.5
 
 @pytest_twisted.ensureDeferred
 async def test_four_refusals_at_once_are_one_incident() -> None:
-    """Four in flight say 429 with 2 s: one collapse, and 2 s from the last of them (HG-30 a)."""
-    script = [refusal("2", delay=FOUR_IN_FLIGHT_S)] * 4
-    with OriginThread({HOST: scripted(script, PAGE)}) as origin:
-        result = await crawl(pages(origin, HOST, 6), pinned_start(4))
-        record = origin.record(HOST)
-    four = refused(record)
-    assert [arrival.in_flight for arrival in four] == [1, 2, 3, 4]
-    last = max(map(told, four))
-    assert_resumes(record, four[-1].at, last + 2)
-    assert len(record.pages()) == 6
-    assert result.statuses == [200] * 6
-    assert result.stats["hostgate/refusals"] == 4
-    assert result.stats["hostgate/collapses"] == 1
-    assert middleware_of(result.crawler).gates()[HOST].limit == 1
+    """Four in flight say 429: limit 1 and one collapse, not four (HG-30 a, c).
 
-
-def pinned_start(limit: int) -> dict[str, Any]:
-    """Start at ``limit``, so that so many are in flight when the first refusal comes."""
-    return pinned(limit)
+    With 2 s the next comes 2 s after the last of them. With 0 s, which counts as absent, it comes
+    after the first backoff. Neither sends more than one at a time.
+    """
+    hosts = {
+        HOST: scripted([refusal("2", delay=FOUR_IN_FLIGHT_S)] * 4, PAGE),
+        OTHER: scripted([refusal("0", delay=FOUR_IN_FLIGHT_S)] * 4, PAGE),
+    }
+    with OriginThread(hosts) as origin:
+        job = [url for host in hosts for url in pages(origin, host, 6)]
+        result = await crawl(job, pinned(4))
+        records = {host: origin.record(host) for host in hosts}
+    for host, record in records.items():
+        four, later = record.arrivals[:4], record.arrivals[4:]
+        assert [arrival.in_flight for arrival in four] == [1, 2, 3, 4]
+        assert len(refused(record)) == 4
+        assert all(second.at >= told(first) for first, second in pairwise(later))
+        assert len(record.pages()) == 6
+        gate = middleware_of(result.crawler).gates()[host]
+        assert (gate.refusals, gate.limit) == (4, 1)
+        assert result.stats[f"hostgate/host/{host}/collapses"] == 1
+    four = records[HOST].arrivals[:4]
+    assert_resumes(records[HOST], four[-1].at, max(map(told, four)) + 2)
+    four = records[OTHER].arrivals[:4]
+    # The backoff of 1 s varies by a fifth.
+    assert_resumes(records[OTHER], four[-1].at, min(map(told, four)) + 1, 0.2)
+    assert result.statuses == [200] * 12
 
 
 SHORTER_LATER = [
@@ -213,7 +232,7 @@ async def test_no_later_answer_shortens_a_pause() -> None:
     hosts = {HOST: scripted(SHORTER_LATER, PAGE), OTHER: scripted(SERVED_LATER, PAGE)}
     with OriginThread(hosts) as origin:
         job = [url for host in hosts for url in pages(origin, host, 6)]
-        result = await crawl(job, pinned_start(4))
+        result = await crawl(job, pinned(4))
         records = {host: origin.record(host) for host in hosts}
     for record in records.values():
         four = record.arrivals[:4]
@@ -222,22 +241,6 @@ async def test_no_later_answer_shortens_a_pause() -> None:
         assert len(record.pages()) == 6
     assert result.statuses == [200] * 12
     assert result.stats["hostgate/collapses"] == 2
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_retry_after_of_zero_is_not_a_leave_to_burst() -> None:
-    """Four in flight say 429 with 0: limit 1 all the same, and one at a time (HG-30 c)."""
-    script = [refusal("0", delay=FOUR_IN_FLIGHT_S)] * 4
-    with OriginThread({HOST: scripted(script, PAGE)}) as origin:
-        result = await crawl(pages(origin, HOST, 6), pinned_start(4))
-        record = origin.record(HOST)
-    later = record.arrivals[4:]
-    assert [arrival.in_flight for arrival in later] == [1] * 6
-    assert all(second.at >= told(first) for first, second in pairwise(later))
-    # Zero is absent, so the first backoff applies: 1 s less its jitter.
-    assert later[0].at >= min(told(arrival) for arrival in record.arrivals[:4]) + 0.8
-    assert result.statuses == [200] * 6
-    assert result.stats["hostgate/collapses"] == 1
 
 
 # -- when the pause is over -----------------------------------------------------------------------
@@ -249,12 +252,11 @@ async def test_there_is_no_burst_when_a_pause_ends() -> None:
     script = [Reply(delay=0.2)] * 4 + [refusal("2")]
     with OriginThread({HOST: scripted(script, Reply(delay=0.2))}) as origin:
         result = await crawl(
-            pages(origin, HOST, 12), {"HOSTGATE_HOSTS": {HOST: {"rate": 4, "burst": 4}}}
+            pages(origin, HOST, 10), {"HOSTGATE_HOSTS": {HOST: {"rate": 4, "burst": 4}}}
         )
         record = origin.record(HOST)
     (no,) = refused(record)
-    in_flight = [arrival for arrival in record.arrivals if no.at < arrival.at < told(no) + 0.2]
-    told_at = max([told(no), *(arrival.at for arrival in in_flight)])
+    told_at = last_in_flight(record, no)
     assert_resumes(record, told_at, told(no) + 2)
     later = after(record, told_at)
     assert all(second.at >= told(first) for first, second in pairwise(later))
@@ -263,8 +265,8 @@ async def test_there_is_no_burst_when_a_pause_ends() -> None:
     for first in range(len(times)):
         for last in range(first, len(times)):
             assert last - first + 1 <= 4 + 4 * (times[last] - times[first] + 0.06)
-    assert len(record.pages()) == 12
-    assert result.statuses == [200] * 12
+    assert len(record.pages()) == 10
+    assert result.statuses == [200] * 10
 
 
 FIFTY = [f"127.0.1.{number}" for number in range(1, 51)]
@@ -347,50 +349,50 @@ async def test_refusals_do_not_use_up_the_retries() -> None:
     assert "hostgate/refusal_retries_exhausted" not in result.stats
 
 
-def test_a_host_that_refuses_for_ever_ends_the_crawl() -> None:
-    """Always 429 with 1 s, three pages, one crawl each (HG-35 b).
+@pytest_twisted.ensureDeferred
+async def test_a_host_that_refuses_for_ever_ends_the_crawl() -> None:
+    """Always 429 with 1 s, three pages, in three crawls at a time (HG-35 b).
 
     No extra retries: nine arrivals. Two: fifteen. Twenty and a stall timeout of 5 s: ends within
     10 s and says that the host is stalled. Never two in the second that was asked for.
     """
-    always = scripted([], refusal("1"))
     hosts = ["127.0.0.21", "127.0.0.22", "127.0.0.23"]
-    ways: list[dict[str, Any]] = [
-        {"HOSTGATE_REFUSAL_RETRIES": 0},
-        {"HOSTGATE_REFUSAL_RETRIES": 2},
-        {"HOSTGATE_REFUSAL_RETRIES": 20, "HOSTGATE_STALL_TIMEOUT": 5},
-    ]
-    with OriginThread({"*": always}) as origin:
+    with OriginThread({"*": scripted([], refusal("1"))}) as origin:
         children = [
-            start_child(pages(origin, host, 3), {"RETRY_TIMES": 2, **way})
-            for host, way in zip(hosts, ways)
+            start_child(
+                pages(origin, host, 3), {"RETRY_TIMES": 2, "HOSTGATE_REFUSAL_RETRIES": retries}
+            )
+            for host, retries in zip(hosts, (0, 2))
         ]
-        none, two, stalls = (child.wait() for child in children)
+        stalling = {"HOSTGATE_REFUSAL_RETRIES": 20, "HOSTGATE_STALL_TIMEOUT": 5}
+        stalls = await crawl(pages(origin, hosts[2], 3), stalling)
+        none, two = (child.wait() for child in children)
         records = [origin.record(host) for host in hosts]
     for record in records:
         for sooner, later in pairwise(record.arrivals[1:]):
             assert later.at >= told(sooner) + 1
             assert later.in_flight == 1
-    for child, record, arrivals, most_s in ((none, records[0], 9, 15), (two, records[1], 15, 24)):
+    took_s = [told(record.arrivals[-1]) - record.arrivals[0].at for record in records]
+    assert [len(record.arrivals) for record in records[:2]] == [9, 15]
+    assert took_s[0] <= 15
+    for child in (none, two):
         assert child.returncode == 0, child.log
-        assert len(record.arrivals) == arrivals
-        assert told(record.arrivals[-1]) - record.arrivals[0].at <= most_s
-        assert [status for _, status in child.answers] == [429] * 3
-        assert child.failures == []
-        assert child.stats["retry/max_reached"] == 3
-    assert stalls.returncode == 0, stalls.log
-    assert told(records[2].arrivals[-1]) - records[2].arrivals[0].at <= 10
-    assert len(records[2].arrivals) <= 8
-    assert len(stalls.answers) + len(stalls.failures) == 3
-    assert all("HostStalledError" in error for _, error in stalls.failures)
-    assert stalls.stats["hostgate/stalled"] == len(stalls.failures) >= 2
-    assert stalls.log.count(f"{hosts[2]} is stalled") == 1
+        assert child.answers == []
+        assert all("HttpError" in error for _, error in child.failures)
+        assert child.stats["retry/max_reached"] == len(child.failures) == 3
+    assert 6 <= len(records[2].arrivals) <= 8
+    assert took_s[2] < stalls.seconds <= 10
+    assert len(stalls.failures) == 3
+    # The one that was refused last may have had no retry left to fail in.
+    waited = [error for _, error in stalls.failures if isinstance(error, HostStalledError)]
+    assert stalls.stats["hostgate/stalled"] == len(waited) >= 2
+    assert len([line for line in stalls.gate_log if f"{hosts[2]} is stalled" in line]) == 1
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_host_that_refuses_without_a_word_is_knocked_on_one_at_a_time() -> None:
     """Always 429, no header: it ends, at limit 1, with no two overlapping (HG-35 c)."""
-    settings = {"HOSTGATE_REFUSAL_RETRIES": 1, "RETRY_TIMES": 1, "HOSTGATE_MAX_PAUSE": 0.4}
+    settings = {"HOSTGATE_REFUSAL_RETRIES": 0, "RETRY_TIMES": 1, "HOSTGATE_MAX_PAUSE": 0.4}
     with OriginThread({HOST: scripted([], refusal(delay=0.1))}) as origin:
         result = await crawl(pages(origin, HOST, 3), settings)
         record = origin.record(HOST)
@@ -398,20 +400,20 @@ async def test_a_host_that_refuses_without_a_word_is_knocked_on_one_at_a_time() 
     assert first is not None
     knocks = after(record, first)
     # The first two are sent before anything is known of this host.
-    assert len(record.arrivals) == len(knocks) + 2 == 3 * 3
+    assert len(record.arrivals) == len(knocks) + 2 == 3 * 2
     assert [arrival.in_flight for arrival in knocks] == [1] * len(knocks)
     assert all(later.at >= told(sooner) for sooner, later in pairwise(knocks))
-    assert result.statuses == [429] * 3
+    assert result.stats["retry/max_reached"] == len(result.failures) == 3
     assert middleware_of(result.crawler).gates()[HOST].limit == 1
 
 
-class PlainSpider(JobSpider):
-    """One that leaves error statuses to Scrapy, as most spiders do."""
+class TolerantSpider(JobSpider):
+    """One that wants to see refused pages in its callback."""
 
-    handle_httpstatus_all = False
+    handle_httpstatus_list = [429]
 
 
-@pytest.mark.parametrize("spider", [JobSpider, PlainSpider])
+@pytest.mark.parametrize("spider", [JobSpider, TolerantSpider])
 @pytest.mark.parametrize("retries", [0, 2])
 @pytest_twisted.ensureDeferred
 async def test_a_page_given_up_on_is_always_visible(spider: type[JobSpider], retries: int) -> None:
@@ -426,20 +428,16 @@ async def test_a_page_given_up_on_is_always_visible(spider: type[JobSpider], ret
         result = await crawl(urls, settings, spider=spider)
         record = origin.record(HOST)
     assert len(record.arrivals) == 3 * (1 + 1 + retries)
-    if spider is JobSpider:
+    if spider is TolerantSpider:
         assert sorted(answer.url for answer in result.answers) == urls
         assert result.statuses == [429] * 3
     else:
-        assert sorted(url for url, _ in failures_of(result)) == urls
-        assert {type(error).__name__ for _, error in failures_of(result)} == {"HttpError"}
+        assert sorted(url for url, _ in result.failures) == urls
+        assert {type(error).__name__ for _, error in result.failures} == {"HttpError"}
         assert result.answers == []
     assert result.stats["retry/max_reached"] == 3
     if retries:
         assert result.stats["hostgate/refusal_retries_exhausted"] >= 3
-
-
-def failures_of(result: Result) -> list[tuple[str, BaseException]]:
-    return result.failures
 
 
 class InsistingSpider(JobSpider):
@@ -463,13 +461,13 @@ async def test_a_stalled_host_fails_its_requests_and_holds_up_nobody() -> None:
     """
     hosts = {HOST: scripted([], refusal("1")), OTHER: steady(0.1)}
     with OriginThread(hosts) as origin:
-        job = [*pages(origin, HOST, 5), *pages(origin, OTHER, 80)]
+        job = [*pages(origin, HOST, 5), *pages(origin, OTHER, 60)]
         result = await crawl(job, {"HOSTGATE_STALL_TIMEOUT": 2}, spider=InsistingSpider)
         stalled, other = origin.record(HOST), origin.record(OTHER)
     # Two at the start, then one a second until the two seconds are full.
     assert 3 <= len(stalled.arrivals) <= 5
     assert not any("again" in arrival.path for arrival in stalled.arrivals)
-    assert len(other.pages()) == 80
+    assert len(other.pages()) == 60
     assert max(other.gaps()) < LATE_S
     assert other.arrivals[-1].at > stalled.arrivals[-1].at
     failed = result.failures
@@ -534,7 +532,7 @@ async def test_a_host_that_announces_its_quota_never_has_to_refuse() -> None:
         "127.0.0.32": rate_limit(20, 20, 0.05, headers=ratelimit_headers),
         "127.0.0.33": rate_limit(20, 20, 0.05, headers=x_ratelimit_headers),
     }
-    counts = dict(zip(hosts, (60, 140, 140)))
+    counts = dict(zip(hosts, (45, 100, 100)))
     with OriginThread(hosts) as origin:
         job = [url for host, count in counts.items() for url in pages(origin, host, count)]
         result = await crawl(job, {"CONCURRENT_REQUESTS": 400})
@@ -544,8 +542,8 @@ async def test_a_host_that_announces_its_quota_never_has_to_refuse() -> None:
         assert len(records[host].pages()) == len(records[host].arrivals) == count
         assert records[host].peak <= 2
     took_s = told(records["127.0.0.31"].arrivals[-1]) - records["127.0.0.31"].arrivals[0].at
-    # At five a second it takes eleven seconds; twice that would be dawdling.
-    assert took_s < 22
+    # At five a second it takes eight seconds; twice that would be dawdling.
+    assert took_s < 16
     assert result.statuses == [200] * len(job)
     assert result.stats["hostgate/quota_waits"] > 0
 
@@ -563,21 +561,20 @@ def x_rate_limit(reset: object) -> dict[str, Any]:
     return {"X-Rate-Limit-Remaining": "0", "X-Rate-Limit-Reset": str(reset)}
 
 
-# What is announced for two seconds ahead, and by how much less that may be.
-ANNOUNCED: dict[str, tuple[Callable[[], dict[str, Any]], float]] = {
-    "127.0.0.41": (lambda: {"RateLimit": '"default";r=0;t=2'}, 0.0),
-    "127.0.0.42": (lambda: {"RateLimit": "limit=9, remaining=0, reset=2"}, 0.0),
-    "127.0.0.43": (
-        lambda: {"RateLimit": '"default";r=0', "RateLimit-Policy": '"default";q=9;w=2'},
-        0.0,
-    ),
-    "127.0.0.44": (lambda: {"RateLimit-Remaining": "0", "RateLimit-Reset": "2"}, 0.0),
-    "127.0.0.45": (lambda: x_rate_limit(2), 0.0),
-    # Judged by the host's own Date, which has whole seconds and may be off. The date is made 0.3 s
-    # before the Date of the answer.
-    "127.0.0.46": (lambda: x_rate_limit(int(time.time()) + 3), 0.0),
-    "127.0.0.47": (lambda: {**x_rate_limit(1_700_000_002), "Date": date_of(1_700_000_000)}, 0.0),
-    "127.0.0.48": (lambda: x_rate_limit(f"{int(time.time()) + 3}000"), 0.0),
+# What is announced for at least two seconds ahead, and less than three.
+ANNOUNCED: dict[str, Callable[[], dict[str, Any]]] = {
+    "127.0.0.41": lambda: {"RateLimit": '"default";r=0;t=2'},
+    "127.0.0.42": lambda: {"RateLimit": "limit=9, remaining=0, reset=2"},
+    "127.0.0.43": lambda: {
+        "RateLimit": '"default";r=0',
+        "RateLimit-Policy": '"default";q=9;w=2',
+    },
+    "127.0.0.44": lambda: {"RateLimit-Remaining": "0", "RateLimit-Reset": "2"},
+    "127.0.0.45": lambda: x_rate_limit(2),
+    # Dates, by the host's own clock, which in the last case is years behind.
+    "127.0.0.46": lambda: x_rate_limit(int(time.time()) + 3),
+    "127.0.0.47": lambda: x_rate_limit(f"{int(time.time()) + 3}000"),
+    "127.0.0.48": lambda: {**x_rate_limit(1_700_000_002), "Date": date_of(1_700_000_000)},
 }
 
 
@@ -585,27 +582,25 @@ def date_of(epoch_s: int) -> str:
     return formatdate(epoch_s, usegmt=True)
 
 
-def assert_held(record: HostRecord, least_s: float = 2.0) -> None:
-    """Nothing but what was in flight already arrives for ``least_s`` after the first answer."""
+def assert_held(record: HostRecord) -> None:
+    """After the first answer nothing but what is on its way arrives for two seconds."""
     first = record.arrivals[0]
-    late = [arrival for arrival in record.arrivals if arrival.at <= told(first) + 0.2]
-    assert len(late) <= 2
-    later = after(record, late[-1].at)
-    assert later[0].at >= told(first) + least_s, (later[0].at - told(first), record)
-    assert later[0].at < told(first) + least_s + 1 + LATE_S
+    later = after(record, max(told(first), record.arrivals[1].at))
+    assert later[0].at >= told(first) + 2, (later[0].at - told(first), record)
+    assert later[0].at < told(first) + 3 + LATE_S
 
 
 @pytest_twisted.ensureDeferred
 async def test_with_nothing_left_nobody_comes_before_the_reset() -> None:
     """The first answer says so in one of eight ways: two seconds of silence (issue 3)."""
-    hosts = {host: announce_first(headers) for host, (headers, _) in ANNOUNCED.items()}
+    hosts = {host: announce_first(headers) for host, headers in ANNOUNCED.items()}
     with OriginThread(hosts) as origin:
         job = [url for host in hosts for url in pages(origin, host, 4)]
         result = await crawl(job)
         records = {host: origin.record(host) for host in hosts}
-    for host, (_, cut_off_s) in ANNOUNCED.items():
-        assert_held(records[host], 2 - cut_off_s)
-        assert len(records[host].pages()) == 4
+    for record in records.values():
+        assert_held(record)
+        assert len(record.pages()) == 4
     assert result.statuses == [200] * len(job)
     assert "hostgate/collapses" not in result.stats
 
@@ -649,18 +644,18 @@ async def test_a_crawl_delay_is_kept_and_no_jitter_undercuts_it() -> None:
     hosts = {HOST: with_robots, OTHER: with_robots}
     settings = {**OBEDIENT, "DOWNLOAD_SLOTS": {OTHER: {"delay": 0.8}}}
     with OriginThread(hosts) as origin:
-        job = [url for host in hosts for url in pages(origin, host, 5)]
+        job = [url for host in hosts for url in pages(origin, host, 4)]
         result = await crawl(job, settings)
         records = {host: origin.record(host) for host in hosts}
     for record in records.values():
         assert record.arrivals[0].path == "/robots.txt"
-        assert len(record.pages()) == 6
+        assert len(record.pages()) == 5
         assert min(record.gaps()) >= 1 - TOLERANCE_S, record.gaps()
         assert record.peak == 1
     # Without jitter the mean is the delay; late ones may push it, early ones cannot pull it.
     alone = records[HOST].gaps()
     assert sum(alone) / len(alone) < 1.3
-    assert result.statuses == [200] * 10
+    assert result.statuses == [200] * 8
 
 
 @pytest.mark.skipif(hasattr(signals, "robots_parsed"), reason="this Scrapy tells of robots.txt")
@@ -775,7 +770,7 @@ async def test_a_spider_may_say_that_a_host_refuses() -> None:
     Half a second between departures keeps the next from leaving before the spider has looked.
     """
     with OriginThread({HOST: scripted([Reply(body=b"a captcha")], PAGE)}) as origin:
-        urls = pages(origin, HOST, 4)
+        urls = pages(origin, HOST, 3)
         result = await crawl(urls, {"HOSTGATE_HOSTS": {HOST: {"rate": 2}}}, spider=RefusingSpider)
         record = origin.record(HOST)
     refused_at = result.spider.refused_at
@@ -821,31 +816,25 @@ class SteppingSpider(JobSpider):
             self.step()
 
 
-@pytest.mark.parametrize("offset_s", [-3600, 3600], ids=["back", "forth"])
 @pytest_twisted.ensureDeferred
-async def test_a_step_of_the_wall_clock_changes_no_pace(
-    offset_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An hour back or forth after the fifth of 20 pages: five a second all the same (HG-38)."""
+async def test_a_clock_set_back_by_an_hour_changes_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set back after the fifth of 20 pages: five a second all the same (HG-38)."""
     clock = SteppedClock(monkeypatch)
-    with OriginThread({HOST: PAGE_OF_50_MS}) as origin:
+    with OriginThread({HOST: steady(0.05)}) as origin:
         result = await crawl(
             pages(origin, HOST, 20),
             {"HOSTGATE_HOSTS": {HOST: {"rate": 5}}},
             spider=SteppingSpider,
-            step=lambda: clock.step(offset_s),
+            step=lambda: clock.step(-3600),
         )
         record = origin.record(HOST)
         gate = middleware_of(result.crawler).gates()[HOST]
-    assert clock.offset_s == offset_s
+    assert clock.offset_s == -3600
     assert min(record.gaps()) >= 0.2 - TOLERANCE_S
     # Twenty at five a second take 3.8 s.
     assert record.arrivals[-1].at - record.arrivals[0].at <= 6
     assert result.statuses == [200] * 20
     assert_sane_latency(gate.baseline_s, gate.median_s)
-
-
-PAGE_OF_50_MS = steady(0.05)
 
 
 def assert_sane_latency(*latencies_s: float | None) -> None:
@@ -854,12 +843,9 @@ def assert_sane_latency(*latencies_s: float | None) -> None:
         assert 0.04 < latency_s < LATE_S
 
 
-@pytest.mark.parametrize("offset_s", [-3600, 3600], ids=["back", "forth"])
 @pytest_twisted.ensureDeferred
-async def test_a_step_of_the_wall_clock_changes_no_pause(
-    offset_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An hour back or forth while a Retry-After of 3 s runs: three seconds it is (HG-38).
+async def test_a_clock_set_forth_by_an_hour_ends_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set forth while a Retry-After of 3 s runs: three seconds it is (HG-38).
 
     The fifth page is answered 0.3 s after the refusal, so that the step falls into the pause.
     """
@@ -867,11 +853,11 @@ async def test_a_step_of_the_wall_clock_changes_no_pause(
     script = [PAGE] * 4 + [refusal("3", delay=0.3), Reply(delay=0.6)]
     with OriginThread({HOST: scripted(script, PAGE)}) as origin:
         result = await crawl(
-            pages(origin, HOST, 10), spider=SteppingSpider, step=lambda: clock.step(offset_s)
+            pages(origin, HOST, 10), spider=SteppingSpider, step=lambda: clock.step(3600)
         )
         record = origin.record(HOST)
         gate = middleware_of(result.crawler).gates()[HOST]
-    assert clock.offset_s == offset_s
+    assert clock.offset_s == 3600
     no, last = record.arrivals[4:6]
     assert told(no) < told(last) < told(no) + 3
     assert_resumes(record, last.at, told(no) + 3)
