@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scrapy.settings import BaseSettings
 
+from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.middleware import HostGateMiddleware
 
 
@@ -13,4 +14,12 @@ class HostGateAddon:
     def update_settings(self, settings: BaseSettings) -> None:
         settings.setdefault_in_component_priority_dict(
             "DOWNLOADER_MIDDLEWARES", HostGateMiddleware, 1000
+        )
+
+    @property
+    def process_request(self) -> None:
+        """Scrapy looks for this where the add-on has been put among the middlewares."""
+        raise HostGateSettingsError(
+            "HostGateAddon is in DOWNLOADER_MIDDLEWARES, but belongs in ADDONS. In "
+            "DOWNLOADER_MIDDLEWARES the name is scrapy_hostgate.HostGateMiddleware."
         )

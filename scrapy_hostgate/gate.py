@@ -149,7 +149,7 @@ class Gate:
         """Learn from the end of ``permit``'s download; call before :meth:`leave`."""
         now = self._clock()
         if outcome is Outcome.REFUSED:
-            return self._refused(permit, retry_after_s, now)
+            return self._refused(permit.epoch, permit.in_flight, retry_after_s, now)
         current = permit.epoch == self.controller.epoch
         if outcome is Outcome.OK and current:
             self.pacer.served()
@@ -194,12 +194,18 @@ class Gate:
         if not self.in_flight and not self.waiting:
             self.pacer.rests(self._clock())
 
-    def refuse(self, retry_after_s: float | None = None) -> Verdict:
-        """The user's word that the host refuses, as if the latest request had come back refused."""
-        now = self._clock()
-        self.refusals += 1
-        pause = self.pacer.refused(now, retry_after_s, incident=True)
-        return self._collapse(max(1, self.in_flight), pause, now)
+    def refuse(self, retry_after_s: float | None = None, *, epoch: int | None = None) -> Verdict:
+        """The user's word that the host refuses.
+
+        ``epoch`` is that of the departure of the request it is about (``None``: it is about now).
+        """
+        current = self.controller.epoch
+        return self._refused(
+            current if epoch is None else epoch,
+            max(1, self.in_flight),
+            retry_after_s,
+            self._clock(),
+        )
 
     def resize(self, limit: int) -> Verdict:
         """Set the limit by hand. Raises ``ValueError`` below 1 or above the ceiling."""
@@ -251,15 +257,17 @@ class Gate:
         self.last_departure_at = now
         self.peak = max(self.peak, permit.in_flight)
 
-    def _refused(self, permit: Permit, retry_after_s: float | None, now: float) -> Verdict:
+    def _refused(
+        self, epoch: int, in_flight: int, retry_after_s: float | None, now: float
+    ) -> Verdict:
         self.refusals += 1
         # Several in-flight requests that come back refused are one incident: the first raises the
         # epoch, and of the others only a longer Retry-After is news.
-        incident = permit.epoch == self.controller.epoch
+        incident = epoch == self.controller.epoch
         pause = self.pacer.refused(now, retry_after_s, incident=incident)
         if not incident:
             return Verdict(None, pause)
-        return self._collapse(permit.in_flight, pause, now)
+        return self._collapse(in_flight, pause, now)
 
     def _collapse(self, in_flight: int, pause: Pause, now: float) -> Verdict:
         stalled = False

@@ -14,7 +14,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.gate import GateSnapshot
-from scrapy_hostgate.hostkey import normalise_host
+from scrapy_hostgate.hostkey import is_valid_host, normalise_host
 from scrapy_hostgate.robots import crawl_delay_of
 from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.slots import SlotManager
@@ -37,7 +37,9 @@ class HostGateMiddleware:
 
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._manager = SlotManager(crawler, settings)
+        self._own_keys = settings.key not in ("host", "domain")
         self._crawler = crawler
+        crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
         self._hear_robots()
 
@@ -73,25 +75,37 @@ class HostGateMiddleware:
         """Say that a host refuses in its own way: a captcha page, a "slow down" with status 200.
 
         It collapses as after a 429. ``retry_after`` is seconds; without it the pause is the
-        backoff. Raises ``ValueError`` for a ``retry_after`` that is not above 0.
+        backoff. The page itself is not asked for again: yield it once more if you want it. Raises
+        ``ValueError`` for a ``retry_after`` not above 0 and for what is no host.
         """
         if retry_after is not None and not retry_after > 0:
-            raise ValueError(
-                f"retry_after must be a number of seconds above 0, not {retry_after!r}"
-            )
-        self._manager.refuse(self._key(request_or_host), retry_after, "refuse()")
+            raise ValueError(f"retry_after must be seconds, more than 0, not {retry_after!r}")
+        request = request_or_host if isinstance(request_or_host, Request) else None
+        self._manager.refuse(self._key(request_or_host), retry_after, request)
 
     def resize(self, host: Request | str, limit: int) -> None:
         """Set the limit of a host that holds now; the law goes on from there.
 
-        Never above the host's ceiling: raises ``ValueError`` outside 1 to ceiling.
+        Never above the host's ceiling: raises ``ValueError`` outside 1 to ceiling, and for what is
+        no host.
         """
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise ValueError(f"limit must be a whole number, not {limit!r}")
         self._manager.resize(self._key(host), limit)
 
     def _key(self, request_or_host: Request | str) -> str:
         if isinstance(request_or_host, Request):
             return self._manager.key_of(request_or_host)
-        return normalise_host(request_or_host)
+        if not isinstance(request_or_host, str) or not request_or_host:
+            raise ValueError(f"a Request or a host name is needed, not {request_or_host!r}")
+        if self._own_keys:
+            return request_or_host
+        host = normalise_host(request_or_host)
+        if not is_valid_host(host):
+            raise ValueError(
+                f"a host name without scheme, port or path is needed, not {request_or_host!r}"
+            )
+        return host
 
     def _hear_robots(self) -> None:
         settings = self._crawler.settings
@@ -118,29 +132,37 @@ class HostGateMiddleware:
         if delay_s:
             self._manager.crawl_delay(request, delay_s)
 
+    def _spider_closed(self) -> None:
+        self._manager.sum_up()
+
     def _engine_stopped(self) -> None:
         self._manager.close()
 
 
 def _refuse_if_not_innermost(cls: type, settings: BaseSettings) -> None:
-    """Raise if an enabled middleware behind ours has a ``process_request`` that would never run."""
-    order = build_component_list(_with_base(settings))
+    """Raise unless ``cls`` is a downloader middleware, and the last one with process_request."""
+    numbers = _with_base(settings)
+    order = build_component_list(numbers)
     classes = [load_object(component) for component in order]
     if cls not in classes:
-        return
+        raise HostGateSettingsError(
+            f"{cls.__name__} is not in DOWNLOADER_MIDDLEWARES, and works only there: "
+            'DOWNLOADER_MIDDLEWARES = {"scrapy_hostgate.HostGateMiddleware": 1000}, or '
+            'ADDONS = {"scrapy_hostgate.HostGateAddon": 500}.'
+        )
+    at = classes.index(cls)
     behind = [
-        f"{component} ({_with_base(settings)[component]})"
-        if isinstance(component, str)
-        else repr(component)
-        for component, component_class in list(zip(order, classes))[classes.index(cls) + 1 :]
+        f"{component if isinstance(component, str) else component.__name__} ({numbers[component]})"
+        for component, component_class in list(zip(order, classes))[at + 1 :]
         if hasattr(component_class, "process_request")
     ]
     if behind:
         raise HostGateSettingsError(
-            f"DOWNLOADER_MIDDLEWARES: {', '.join(behind)} stands behind {cls.__name__}, which "
-            "downloads by itself, so its process_request would never be called. Give "
-            f"{cls.__name__} the highest number of all (1000 by default), give the other a lower "
-            "one, or switch it off with None."
+            f"{cls.__name__} has the number {numbers[order[at]]} in DOWNLOADER_MIDDLEWARES, but "
+            "must have the highest of all, 1000 by default: it downloads by itself, so the "
+            "process_request of what stands behind it would never be called. Give it a higher "
+            "number, or give what stands behind it a lower one or None. Behind it: "
+            f"{', '.join(behind)}."
         )
 
 

@@ -47,12 +47,13 @@ class Pace:
 class Pause:
     """What a refusal did to the departures: until when (monotonic seconds), for how long, and why.
 
-    ``asked_s`` is what the host asked for (``None``: nothing, so backoff), ``capped`` that it was
-    more than the maximum.
+    ``added_s`` is by how much it lengthened the pause. ``asked_s`` is what the host asked for
+    (``None``: nothing, so backoff), ``capped`` that it was more than the maximum.
     """
 
     until: float
     wait_s: float
+    added_s: float
     asked_s: float | None
     capped: bool
     interval_s: float
@@ -173,10 +174,11 @@ class Pacer:
             wait_s = self._backoff_s()
         else:
             wait_s = 0.0
-        self.pause(now, wait_s)
+        added_s = self.pause(now, wait_s)
         return Pause(
             until=self.pause_until,
             wait_s=max(0.0, self.pause_until - now),
+            added_s=added_s,
             asked_s=retry_after_s,
             capped=capped,
             interval_s=self.penalty.interval_s,
@@ -189,18 +191,22 @@ class Pacer:
         """
         self.refusals_in_a_row = 0
 
-    def pause(self, now: float, wait_s: float) -> None:
-        """No departures for ``wait_s`` seconds, at most the maximum. Never shortens a pause."""
+    def pause(self, now: float, wait_s: float) -> float:
+        """No departures for ``wait_s`` seconds, at most the maximum. Never shortens a pause.
+
+        Returns the seconds by which it lengthened the pause.
+        """
         until = now + min(wait_s, self.pace.max_pause_s)
-        if until <= max(now, self.pause_until):
-            return
+        begins = max(now, self.pause_until)
+        if until <= begins:
+            return 0.0
         if self.pace.rate:
             # No tokens accrue in a pause: whatever was missing before it is missing after it.
-            begins = max(now, self.pause_until)
             self._tat = max(self._tat, begins) + (until - begins)
         self.pause_until = until
         # The gap of a pause is not a spacing that the host was asked to bear.
         self._departures.clear()
+        return until - begins
 
     def quota(self, now: float, remaining: int, reset_s: float, interval_s: float) -> None:
         """The host announced what it will still serve before a reset ``reset_s`` seconds away.

@@ -167,6 +167,8 @@ class HostGateSettings:
             if bounds:
                 parts.append(f"DOWNLOAD_SLOTS[{name!r}]: {', '.join(bounds)}")
         parts += [self._describe_rule(rule) for rule in self.hosts.values()]
+        if law.ceiling == 1 and not self.hosts:
+            parts.append("so limits never change")
         return "; ".join(parts)
 
     def _describe_rule(self, rule: HostRule) -> str:
@@ -193,7 +195,8 @@ def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
             raise error(
                 "HOSTGATE_CONCURRENCY",
                 concurrency,
-                f"at most HOSTGATE_MAX_CONCURRENCY ({ceiling}): no start above the ceiling",
+                f"at most HOSTGATE_MAX_CONCURRENCY ({ceiling}): no start above the ceiling. To "
+                "raise both give HOSTGATE_REASON too",
             )
         concurrency = ceiling
     for name, asked in (
@@ -267,16 +270,21 @@ def _key(value: object) -> tuple[str, KeyFunction | None]:
 
 def _codes(settings: BaseSettings) -> frozenset[int]:
     name = "HOSTGATE_REFUSAL_CODES"
-    allowed = "a list of HTTP status codes from 400 to 599"
+    allowed = "a list of HTTP status codes from 400 to 599, such as [429, 503]"
     value = settings.get(name, DEFAULTS[name])
+    items = value
     if isinstance(value, str):
-        value = [part for part in value.split(",") if part.strip()]
-    if not isinstance(value, (list, tuple, set, frozenset)):
+        # "-s NAME=429,503" and "-s NAME=[429,503]" alike.
+        items = [part for part in value.strip(" []").split(",") if part.strip()]
+    if not isinstance(items, (list, tuple, set, frozenset)):
         raise error(name, value, allowed)
-    codes = frozenset(whole(name, code) for code in value)
-    if not all(400 <= code <= 599 for code in codes):
-        raise error(name, sorted(codes), allowed)
-    return codes
+    codes = set()
+    for item in items:
+        code = whole(f"{name}, item {item!r},", item)
+        if not 400 <= code <= 599:
+            raise error(name, value, allowed)
+        codes.add(code)
+    return frozenset(codes)
 
 
 def _hosts(settings: BaseSettings, concurrency: int, ceiling: int, key: str) -> dict[str, HostRule]:

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request, signals
 from scrapy.http import Response
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SPOILED_BEFORE_WARNING = 100
 GATED_SCHEMES = frozenset({"http", "https", "ftp"})
 
 _SLOT = "download_slot"
 _LATENCY = "download_latency"
+_DETECTED = "detected in a"
 
 
 class SlotManager:
@@ -72,8 +74,11 @@ class SlotManager:
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
         )
         self._in_flight = 0
+        self._samples_spoiled = 0
         self._closing_since: float | None = None
         self._handed_back: WeakSet[Request] = WeakSet()
+        # Of each request that departed, for as long as somebody holds it; meta is no place for it.
+        self._epochs: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         self._downloader: Downloader | None = None
         self._crawl_delays: dict[str, float] = {}
         self._detector: RefusalDetector | None = None
@@ -128,12 +133,18 @@ class SlotManager:
             visit.leave()
         return self._hand_back(request) if result is None else result
 
-    def refuse(self, key: str, retry_after_s: float | None, cause: str) -> None:
-        """Treat the host of ``key`` as having refused just now."""
+    def refuse(self, key: str, retry_after_s: float | None, request: Request | None = None) -> None:
+        """The user's word that the host of ``key`` refuses, by its answer to ``request`` if given.
+
+        One incident, however many requests that left together are reported.
+        """
         gate = self.registry.gate(key)
-        verdict = gate.refuse(retry_after_s)
+        epoch = None if request is None else self._epochs.get(request)
+        verdict = gate.refuse(retry_after_s, epoch=epoch)
         self._stats.recorded(gate, Outcome.REFUSED, verdict)
-        self._report(gate, verdict, cause)
+        self._report(gate, verdict, "refuse()", asked_by="refuse()")
+        if verdict.stalled:
+            self._fail_waiters_of(gate)
 
     def resize(self, key: str, limit: int) -> None:
         """Set the limit of the host of ``key``. Raises ``ValueError`` out of its range."""
@@ -150,6 +161,11 @@ class SlotManager:
         gate = self.registry.get(key)
         if gate is not None:
             gate.crawl_delay(delay_s)
+
+    def sum_up(self) -> None:
+        """The spider has closed: write the last stats of each host that has its own."""
+        for gate in self.registry:
+            self._stats.closed(gate)
 
     def close(self) -> None:
         """Cancel every timer. Nothing may be in flight or waiting any more."""
@@ -170,6 +186,7 @@ class SlotManager:
             if waited and not await self._wait(gate, permit, request):
                 return None
             gate.left(permit)
+            self._epochs[request] = permit.epoch
             self._stats.departed(gate, permit.in_flight, waited=waited)
             self._in_flight += 1
             self._lag.start()
@@ -208,7 +225,10 @@ class SlotManager:
             self._count_refusal(request)
         else:
             self._retries.answered(request, response.status)
-        self._learn(gate, permit, request, outcome, started, str(response.status), asked_s)
+        cause = str(response.status)
+        if outcome is Outcome.REFUSED and response.status not in self._settings.refusal_codes:
+            cause = f"{_DETECTED} {cause}"
+        self._learn(gate, permit, request, outcome, started, cause, asked_s)
         self._hear_quotas(gate, permit, request, response)
         self._send(signals.response_downloaded, response=response, request=request)
         if outcome is Outcome.REFUSED:
@@ -248,13 +268,26 @@ class SlotManager:
             return
         latency_s = self._latency(request, started)
         if outcome is Outcome.OK and self._lag.spoils(started, latency_s):
-            self._stats.spoiled()
+            self._spoiled(gate)
             outcome = Outcome.NEUTRAL
         verdict = gate.record(permit, outcome, latency_s, asked_s)
         self._stats.recorded(gate, outcome, verdict)
-        self._report(gate, verdict, cause)
+        # What a detector finds has a status that says otherwise.
+        hidden = outcome is Outcome.REFUSED and cause.startswith(_DETECTED)
+        self._report(gate, verdict, cause, "the detector" if hidden else "Retry-After")
         if verdict.stalled:
             self._fail_waiters_of(gate)
+
+    def _spoiled(self, gate: Gate) -> None:
+        self._stats.spoiled()
+        self._samples_spoiled += 1
+        if self._samples_spoiled == SPOILED_BEFORE_WARNING:
+            logger.warning(
+                "%(count)d latencies could not be used, because this crawler's own event loop "
+                "stood still meanwhile (busy callbacks?): slow hosts are noticed late",
+                {"count": self._samples_spoiled},
+                extra={"spider": self._crawler.spider},
+            )
 
     def _count_refusal(self, request: Request) -> None:
         if not self._retries.refused(request):
@@ -267,7 +300,10 @@ class SlotManager:
         if not names or request.meta.get("hostgate_dont_learn"):
             return
         headers = {
-            name.decode("latin-1").lower(): (response.headers.get(name) or b"").decode("latin-1")
+            # A field in several lines is one list (RFC 9110, section 5.3).
+            name.decode("latin-1").lower(): b", ".join(response.headers.getlist(name)).decode(
+                "latin-1"
+            )
             for name in names
         }
         answered_s = parse_http_date(response.headers.get("Date")) or time.time()
@@ -383,7 +419,9 @@ class SlotManager:
     def _evicted(self, gate: Gate) -> None:
         self._views.forget(self._slots(), gate)
 
-    def _report(self, gate: Gate, verdict: Verdict, cause: str) -> None:
+    def _report(
+        self, gate: Gate, verdict: Verdict, cause: str, asked_by: str = "Retry-After"
+    ) -> None:
         if verdict.pause is not None and verdict.pause.capped:
             self._stats.capped(gate)
             if not gate.cap_told:
@@ -398,7 +436,7 @@ class SlotManager:
                     },
                     extra={"spider": self._crawler.spider},
                 )
-        log_verdict(gate, verdict, cause, self._crawler.spider)
+        log_verdict(gate, verdict, cause, self._crawler.spider, asked_by=asked_by)
 
 
 def _stalled(gate: Gate) -> HostStalledError:

@@ -688,8 +688,14 @@ async def test_the_api_refuses_what_makes_no_sense() -> None:
         with pytest.raises(ValueError, match="from 1 to 4"):
             gate.resize(HOST, limit)
     for retry_after in (0, -3, float("nan")):
-        with pytest.raises(ValueError, match="above 0"):
+        with pytest.raises(ValueError, match="more than 0"):
             gate.refuse(HOST, retry_after=retry_after)
+    for limit in ("2", True, 1.5):
+        with pytest.raises(ValueError, match="whole number"):
+            gate.resize(HOST, limit)  # type: ignore[arg-type]
+    for host in ("http://a.example/", "a.example:80", "", None):
+        with pytest.raises(ValueError, match="host name"):
+            gate.refuse(host)  # type: ignore[arg-type]
     assert gate.gates() == before
 
 
@@ -725,13 +731,12 @@ async def test_a_middleware_behind_the_gate_is_refused_at_start() -> None:
         await crawl(pages(origin, HOST, 1), {"DOWNLOADER_MIDDLEWARES": middlewares})
     assert origin.records() == {}
     text = str(told.value)
-    assert text.startswith("DOWNLOADER_MIDDLEWARES: ")
+    assert text.startswith("HostGateMiddleware has the number 543 in DOWNLOADER_MIDDLEWARES")
     assert "test_crawl_scrapy.Later (1001)" in text
     assert "scrapy.downloadermiddlewares.retry.RetryMiddleware" not in text  # no process_request
     assert "scrapy.downloadermiddlewares.httpproxy.HttpProxyMiddleware (750)" in text
     assert "HttpCacheMiddleware" not in text  # switched off
-    assert "stands behind HostGateMiddleware, which downloads by itself" in text
-    assert "the highest number of all (1000 by default)" in text
+    assert "must have the highest of all, 1000 by default: it downloads by itself" in text
 
 
 @pytest_twisted.ensureDeferred
@@ -745,11 +750,31 @@ async def test_the_error_of_one_middleware_behind_is_exactly_this() -> None:
     with pytest.raises(HostGateSettingsError) as told:
         await crawl([], {"DOWNLOADER_MIDDLEWARES": middlewares})
     assert str(told.value) == (
-        "DOWNLOADER_MIDDLEWARES: test_crawl_scrapy.Later (1100) stands behind HostGateMiddleware, "
-        "which downloads by itself, so its process_request would never be called. Give "
-        "HostGateMiddleware the highest number of all (1000 by default), give the other a lower "
-        "one, or switch it off with None."
+        "HostGateMiddleware has the number 1000 in DOWNLOADER_MIDDLEWARES, but must have the "
+        "highest of all, 1000 by default: it downloads by itself, so the process_request of what "
+        "stands behind it would never be called. Give it a higher number, or give what stands "
+        "behind it a lower one or None. Behind it: test_crawl_scrapy.Later (1100)."
     )
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_middleware_and_the_add_on_say_where_they_belong() -> None:
+    """Put in the wrong setting they would guard nothing: the start is refused instead."""
+    for settings, words in (
+        (
+            {"DOWNLOADER_MIDDLEWARES": {"scrapy_hostgate.HostGateAddon": 1000}},
+            "HostGateAddon is in DOWNLOADER_MIDDLEWARES, but belongs in ADDONS",
+        ),
+        (
+            {
+                "DOWNLOADER_MIDDLEWARES": {},
+                "SPIDER_MIDDLEWARES": {"scrapy_hostgate.HostGateMiddleware": 1000},
+            },
+            "HostGateMiddleware is not in DOWNLOADER_MIDDLEWARES, and works only there",
+        ),
+    ):
+        with pytest.raises(HostGateSettingsError, match=words):
+            await crawl([], settings)
 
 
 @pytest_twisted.ensureDeferred
@@ -787,8 +812,8 @@ MISTAKES = {
     "with HOSTGATE_REASON",
     "HOSTGATE_HOSTS = {'a.example': {'max_concurrency': 8}}": "HOSTGATE_HOSTS['a.example']"
     "['max_concurrency'] is 8, but must be at most the project's 4, or more with a \"reason\"",
-    "DOWNLOADER_MIDDLEWARES['broken_middleware.Later'] = 1100": "broken_middleware.Later (1100) "
-    "stands behind HostGateMiddleware",
+    "DOWNLOADER_MIDDLEWARES['broken_middleware.Later'] = 1100": "Behind it: "
+    "broken_middleware.Later (1100)",
 }
 
 

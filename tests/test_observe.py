@@ -37,7 +37,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def pause(wait_s: float, asked_s: float | None = None, **more: Any) -> Pause:
-    return Pause(wait_s, wait_s, asked_s, **{"capped": False, "interval_s": 0.0, **more})
+    return Pause(wait_s, wait_s, wait_s, asked_s, **{"capped": False, "interval_s": 0.0, **more})
 
 
 COLLAPSE = Decision(
@@ -81,12 +81,13 @@ def test_a_change_is_one_line_with_its_grounds(
     assert record.__dict__["spider"] is spider
 
 
-def test_what_changes_no_limit_is_for_debugging(lines: pytest.LogCaptureFixture) -> None:
-    """A refusal at 1, and the echo of one: DEBUG, or an outage would fill the log."""
+def test_an_incident_is_news_and_its_echoes_are_not(lines: pytest.LogCaptureFixture) -> None:
+    """A refusal at limit 1 is told at INFO, or a host that is down looks like a hang; the others
+    that come back from the same moment are for DEBUG."""
     at_floor = Decision(Reason.REFUSED, 1, 1, epoch=2, recovery_delay_s=30.0)
     log_verdict(gate_of(), Verdict(at_floor, pause(2)), "503", None)
     log_verdict(gate_of(), Verdict(None, pause(9, 9)), "503", None)
-    assert [record.levelno for record in lines.records] == [logging.DEBUG] * 2
+    assert [record.levelno for record in lines.records] == [logging.INFO, logging.DEBUG]
     assert [record.getMessage() for record in lines.records] == [
         "host.example: limit stays 1 (refused); 503; a step up after 30 s at the earliest; "
         "pause 2.0 s (backoff)",

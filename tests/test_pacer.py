@@ -369,14 +369,16 @@ def test_retry_after_is_taken_at_its_word() -> None:
     """Seconds asked for are seconds paused, without jitter, and the refusal still counts."""
     pacer = pacer_of(highest)
     pause = pacer.refused(100, 7, incident=True)
-    assert pause == Pause(until=107, wait_s=7, asked_s=7, capped=False, interval_s=0)
+    assert pause == Pause(until=107, wait_s=7, added_s=7, asked_s=7, capped=False, interval_s=0)
     assert pacer.refusals_in_a_row == 1
 
 
 def test_more_than_the_maximum_is_capped() -> None:
     """5,000 s asked: 900 s paused, and the pause says that it was capped; 900 s are not."""
     pause = pacer_of(max_pause_s=900).refused(0, 5000, incident=True)
-    assert pause == Pause(until=900, wait_s=900, asked_s=5000, capped=True, interval_s=0)
+    assert pause == Pause(
+        until=900, wait_s=900, added_s=900, asked_s=5000, capped=True, interval_s=0
+    )
     assert not pacer_of(max_pause_s=900).refused(0, 900, incident=True).capped
 
 

@@ -1,4 +1,4 @@
-"""One log line for each change of a limit, with its reason and the numbers behind it."""
+"""One log line for each change of a limit and each refusal, with the numbers behind it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from scrapy_hostgate.pacer import Pause
 
 logger = logging.getLogger("scrapy_hostgate")
 
-LONG_PAUSE_S = 10.0
 
+def log_verdict(
+    gate: Gate, verdict: Verdict, cause: str, spider: object, *, asked_by: str = "Retry-After"
+) -> None:
+    """Log what a sample changed.
 
-def log_verdict(gate: Gate, verdict: Verdict, cause: str, spider: object) -> None:
-    """Log what a sample changed; ``cause`` is what the host said, such as ``"429"``."""
+    ``cause`` is what the host said, such as ``"429"``; ``asked_by`` names what a wait came from.
+    """
     decision, pause = verdict.decision, verdict.pause
-    changed = decision is not None and decision.limit_from != decision.limit_to
-    # A long pause is news too, or a crawl of one dead host looks as if it hung.
-    long = pause is not None and pause.wait_s >= LONG_PAUSE_S
-    level = logging.INFO if changed or long else logging.DEBUG
-    if not logger.isEnabledFor(level) or (decision is None and pause is None):
+    if decision is None and pause is None:
+        return
+    # An incident is news even if the limit was one already, or a crawl of a single host that is
+    # down looks as if it hung. The echoes of an incident are not.
+    level = logging.INFO if decision is not None else logging.DEBUG
+    if not logger.isEnabledFor(level):
         return
     parts = [_limit(decision), cause if decision and decision.reason is Reason.REFUSED else ""]
-    parts += [_numbers(decision) if decision else "", _pause(pause) if pause else ""]
+    parts += [_numbers(decision) if decision else "", _pause(pause, asked_by) if pause else ""]
     logger.log(
         level,
         "%(host)s: %(what)s",
@@ -60,13 +64,13 @@ def _numbers(decision: Decision) -> str:
     return ", ".join(numbers)
 
 
-def _pause(pause: Pause) -> str:
+def _pause(pause: Pause, asked_by: str) -> str:
     if pause.asked_s is None:
         text = f"pause {pause.wait_s:.1f} s (backoff)" if pause.wait_s else ""
     elif pause.capped:
-        text = f"pause {pause.wait_s:.1f} s (Retry-After {pause.asked_s:.0f} s, capped)"
+        text = f"pause {pause.wait_s:.1f} s ({asked_by} {pause.asked_s:.0f} s, capped)"
     else:
-        text = f"pause {pause.wait_s:.1f} s (Retry-After)"
+        text = f"pause {pause.wait_s:.1f} s ({asked_by})"
     if pause.interval_s:
         text += f", then {pause.interval_s:.3g} s between departures"
     return text.lstrip(", ")

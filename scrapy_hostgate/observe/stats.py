@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_hostgate.controller import Reason
@@ -35,16 +37,26 @@ class GateStats:
     def recorded(self, gate: Gate, outcome: Outcome, verdict: Verdict) -> None:
         if outcome is Outcome.REFUSED:
             self._count(gate, "refusals")
+        if verdict.pause is not None and verdict.pause.added_s:
+            self._count(gate, "paused_s", math.ceil(verdict.pause.added_s))
         self.changed(gate, verdict)
 
     def changed(self, gate: Gate, verdict: Verdict) -> None:
         decision = verdict.decision
-        if decision is None or decision.limit_from == decision.limit_to:
-            return
-        self._count(gate, _CHANGE_STAT[decision.reason])
-        if gate.key in self._own:
-            self._stats.set_value(f"hostgate/host/{gate.key}/limit", decision.limit_to)
-            self._stats.set_value(f"hostgate/host/{gate.key}/peak_in_flight", gate.peak)
+        if decision is not None and decision.limit_from != decision.limit_to:
+            self._count(gate, _CHANGE_STAT[decision.reason])
+            self._show(gate, limit=decision.limit_to, peak_in_flight=gate.peak)
+
+    def closed(self, gate: Gate) -> None:
+        """The last word on a host that has stats of its own."""
+        told = gate.snapshot()
+        self._show(
+            gate,
+            limit=told.limit,
+            peak_in_flight=told.peak,
+            departures=told.departures,
+            spacing_s=round(told.spacing_s, 3),
+        )
 
     def handed_back(self) -> None:
         self._stats.inc_value("hostgate/handed_back")
@@ -67,14 +79,19 @@ class GateStats:
     def spoiled(self) -> None:
         self._stats.inc_value("hostgate/samples_spoiled_by_loop_lag")
 
-    def _count(self, gate: Gate, name: str) -> None:
-        self._stats.inc_value(f"hostgate/{name}")
+    def _show(self, gate: Gate, **values: float) -> None:
+        if gate.key in self._own:
+            for name, value in values.items():
+                self._stats.set_value(f"hostgate/host/{gate.key}/{name}", value)
+
+    def _count(self, gate: Gate, name: str, by: int = 1) -> None:
+        self._stats.inc_value(f"hostgate/{name}", by)
         if gate.key not in self._own:
             if len(self._own) >= self._max_hosts:
                 self._count_without_own_keys(gate.key)
                 return
             self._own.add(gate.key)
-        self._stats.inc_value(f"hostgate/host/{gate.key}/{name}")
+        self._stats.inc_value(f"hostgate/host/{gate.key}/{name}", by)
 
     def _count_without_own_keys(self, key: str) -> None:
         # Bounded too: beyond this the figure is a lower bound, and the log has the names.
