@@ -2,7 +2,7 @@
 
 from scrapy_hostgate.addon import HostGateAddon
 from scrapy_hostgate.checks import HostGateSettingsError
-from scrapy_hostgate.errors import HostStalledError, SpiderClosingError
+from scrapy_hostgate.errors import HostRefusedError, HostStalledError, SpiderClosingError
 from scrapy_hostgate.gate import GateSnapshot
 from scrapy_hostgate.middleware import HostGateMiddleware
 
@@ -11,6 +11,7 @@ __all__ = [
     "HostGateAddon",
     "HostGateMiddleware",
     "HostGateSettingsError",
+    "HostRefusedError",
     "HostStalledError",
     "SpiderClosingError",
 ]

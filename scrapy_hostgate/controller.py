@@ -111,7 +111,6 @@ class Controller:
     # level the host last complained, and how long it must now behave before a step back up.
     __slots__ = (
         "_baseline_at",
-        "_changed_at",
         "_ok_since_change",
         "_reached",
         "_recent",
@@ -122,6 +121,7 @@ class Controller:
         "_slow_run",
         "_window",
         "baseline_s",
+        "changed_at",
         "epoch",
         "law",
         "limit",
@@ -137,7 +137,7 @@ class Controller:
         self._window = Window(BASELINE_WINDOW)
         self._recent = Window(RECENT_WINDOW)
         self._baseline_at = now
-        self._changed_at = now
+        self.changed_at = now
         self._refused_at = -math.inf
         self._refused_level: int | None = None
         self._served_since_refusal = False
@@ -195,13 +195,30 @@ class Controller:
         self._learn(latency, sample.in_flight, now)
         return decision or self._widen(latency, now, paused)
 
+    def observe_served(self, sample: Sample, now: float, *, paused: bool) -> Decision | None:
+        """Take an OK whose latency cannot be trusted: it counts as served and teaches no latency.
+
+        A crawler whose every latency is spoiled by its own busy loop still finds back to the start
+        after a refusal, by time and by count.
+        """
+        if sample.epoch != self.epoch:
+            return None
+        if sample.in_flight >= self.limit:
+            self._reached = True
+        self._ok_since_change += 1
+        self._served_since_refusal = True
+        known = self.baseline_s is not None and len(self._recent) > 0
+        if known or self.limit >= self.law.start or not self._may_widen(now, paused):
+            return None
+        return self._recover(now, None)
+
     def refuse(self, now: float, in_flight: int) -> Decision:
         """Collapse to one: the host said no to ``in_flight`` requests at a time."""
         if self._served_since_refusal and self._refused_at > -math.inf:
             # An outage that refuses every knock is one complaint; being refused again after having
             # been served is a second. Quiet is counted from the last change too: a probe that is
             # refused as soon as it is sent has not been quiet for the long wait before it.
-            forgiven = now - max(self._refused_at, self._changed_at) >= QUIET_S
+            forgiven = now - max(self._refused_at, self.changed_at) >= QUIET_S
             self.recovery_delay_s = (
                 self.law.recovery_delay_s
                 if forgiven
@@ -255,30 +272,30 @@ class Controller:
         self._slow_run += 1
         if self._slow_run < SHRINK_RUN or self.limit <= FLOOR:
             return None
-        if self.limit >= self.law.start and now - self._changed_at >= QUIET_S:
+        if self.limit >= self.law.start and now - self.changed_at >= QUIET_S:
             self.recovery_delay_s = self.law.recovery_delay_s
         self._shrunk_at = now
         return self._change(self.limit - 1, Reason.SLOWED, now, latency)
 
-    def _widen(self, latency: float, now: float, paused: bool) -> Decision | None:
-        if (
-            paused
-            or self.limit >= self.law.ceiling
-            or self.baseline_s is None
+    def _may_widen(self, now: float, paused: bool) -> bool:
+        """What every step up needs, whatever the latencies say."""
+        return (
+            not paused
+            and self.limit < self.law.ceiling
             # A limit that is not used proves nothing about what lies above it.
-            or not self._reached
-            or self._ok_since_change < WIDEN_SAMPLES
-            or now - self._changed_at < WIDEN_INTERVAL_S
-        ):
+            and self._reached
+            and self._ok_since_change >= WIDEN_SAMPLES
+            and now - self.changed_at >= WIDEN_INTERVAL_S
+        )
+
+    def _widen(self, latency: float, now: float, paused: bool) -> Decision | None:
+        if self.baseline_s is None or not self._may_widen(now, paused):
             return None
         median = self._recent.quantile(0.5)
         if median > self.law.slow_latency_s or median > self.baseline_s:
             return None
         if self.limit < self.law.start:
-            # Without this way back a perfectly steady host that once said 429 would stay at one.
-            if now - max(self._refused_at, self._shrunk_at) < self.recovery_delay_s:
-                return None
-            return self._change(self.limit + 1, Reason.RECOVERED, now, latency)
+            return self._recover(now, latency)
         if (
             median >= WIDEN_FACTOR * self.baseline_s
             # The same noise as for shrinking: milliseconds are our own loop's jitter.
@@ -290,6 +307,15 @@ class Controller:
             return None
         return self._change(self.limit + 1, Reason.FASTER, now, latency)
 
+    def _recover(self, now: float, latency: float | None) -> Decision | None:
+        """One step back towards the start, once the host has been left in peace long enough.
+
+        Without this way back a perfectly steady host that once said 429 would stay at one.
+        """
+        if now - max(self._refused_at, self._shrunk_at) < self.recovery_delay_s:
+            return None
+        return self._change(self.limit + 1, Reason.RECOVERED, now, latency)
+
     def _was_refused(self, limit: int, now: float) -> bool:
         """Whether ``limit`` reaches a level that the host refused in the last 600 s."""
         level = self._refused_level
@@ -300,7 +326,7 @@ class Controller:
     ) -> Decision:
         before, self.limit = self.limit, limit
         self.epoch += 1
-        self._changed_at = now
+        self.changed_at = now
         self._reached = False
         self._ok_since_change = 0
         self._slow_run = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
 
 
 class HostStalledError(IgnoreRequest):
@@ -15,3 +16,14 @@ class SpiderClosingError(IgnoreRequest):
     Only requests that no scheduler can keep end like this: those of media pipelines and of
     ``engine.download_async``.
     """
+
+
+class HostRefusedError(IgnoreRequest):
+    """Refused ``HOSTGATE_REFUSAL_RETRIES`` times with pages that only the user's detector tells.
+
+    The last of them is ``response``.
+    """
+
+    def __init__(self, message: str, response: Response) -> None:
+        super().__init__(message)
+        self.response = response

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scrapy_hostgate.controller import Controller, Decision, Law, Reason
 from scrapy_hostgate.outcome import Outcome, Sample
-from scrapy_hostgate.pacer import Pace, Pacer, Pause
+from scrapy_hostgate.pacer import BACKOFF_BASE_S, Pace, Pacer, Pause
 from scrapy_hostgate.quota import Quota
 from scrapy_hostgate.semaphore import AdaptiveSemaphore, CallLater, Permit
+
+# How long before a standstill a request may have departed and still be held up by it: connecting
+# takes a few turns of the loop.
+JUST_BEFORE_S = 0.05
+FORGET_AFTER_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Gate:
     # All mutable state, besides that of the three parts: the counters below.
     __slots__ = (
         "_clock",
+        "_refusing_before",
         "_refusing_since",
         "_stall_timeout_s",
         "_stalled_at",
@@ -63,7 +69,6 @@ class Gate:
         "controller",
         "departures",
         "key",
-        "last_departure_at",
         "pacer",
         "peak",
         "refusals",
@@ -95,11 +100,11 @@ class Gate:
         self.departures = 0
         self.refusals = 0
         self.peak = 0
-        self.last_departure_at = 0.0
         self.cap_told = False
         """Whether the log has been told that this host asks for longer pauses than we make."""
         self._stall_timeout_s = stall_timeout_s
         self._refusing_since: float | None = None
+        self._refusing_before: float | None = None
         self._stalled_at: float | None = None
 
     def __repr__(self) -> str:
@@ -135,9 +140,29 @@ class Gate:
         """A request asks to depart; its permit may be granted at once. See :meth:`leave`."""
         return self.semaphore.acquire(priority)
 
-    def left(self, permit: Permit) -> None:
-        """The request of ``permit`` really leaves now, perhaps later than it was granted."""
-        self.pacer.left_late(permit.granted_at, self._clock())
+    def left(self, permit: Permit) -> bool:
+        """The request of ``permit`` wants to leave now, perhaps later than it was granted.
+
+        ``False`` if the host has said no since the grant: the permit waits again then, and what it
+        was granted for must not happen.
+        """
+        now = self._clock()
+        if self.pacer.paused(now) or self.in_flight > self.limit:
+            self.departures -= 1
+            self.semaphore.requeue(permit)
+            return permit.granted
+        self.pacer.left_late(permit.granted_at, now)
+        return True
+
+    def stood_still(self, now: float, seconds: float) -> None:
+        """Our event loop stood still for ``seconds`` until ``now``.
+
+        What was handed to it just before leaves only now, and the next has to keep its distance.
+        """
+        last = self.pacer.last_departure
+        if last >= now - seconds - JUST_BEFORE_S:
+            self.pacer.left_late(last, now)
+            self.semaphore.reconsider()
 
     def record(
         self,
@@ -146,19 +171,27 @@ class Gate:
         latency_s: float | None,
         retry_after_s: float | None = None,
     ) -> Verdict:
-        """Learn from the end of ``permit``'s download; call before :meth:`leave`."""
+        """Learn from the end of ``permit``'s download; call before :meth:`leave`.
+
+        ``latency_s`` is ``None`` where there is none to trust.
+        """
         now = self._clock()
         if outcome is Outcome.REFUSED:
             return self._refused(permit.epoch, permit.in_flight, retry_after_s, now)
         current = permit.epoch == self.controller.epoch
         if outcome is Outcome.OK and current:
             self.pacer.served()
+            self._refusing_before = self._refusing_since
             self._refusing_since = self._stalled_at = None
             self.pacer.penalty.relax(now, self.controller.law.recovery_delay_s)
         if outcome is Outcome.NEUTRAL:
             self._refusing_since = self._stalled_at = None
         sample = Sample(outcome, latency_s, permit.epoch, permit.in_flight)
-        decision = self.controller.observe(sample, now, paused=self.pacer.paused(now))
+        paused = self.pacer.paused(now)
+        if outcome is Outcome.OK and latency_s is None:
+            decision = self.controller.observe_served(sample, now, paused=paused)
+        else:
+            decision = self.controller.observe(sample, now, paused=paused)
         if decision is None:
             return NOTHING
         self.semaphore.resize(decision.limit_to)
@@ -194,12 +227,33 @@ class Gate:
         if not self.in_flight and not self.waiting:
             self.pacer.rests(self._clock())
 
+    def obey(self, retry_after_s: float | None) -> None:
+        """A refusal from which nothing is to be learnt: only the pause is kept."""
+        self.pacer.pause(self._clock(), retry_after_s or BACKOFF_BASE_S)
+
+    def tighten(self, concurrency: int | None, delay_s: float | None, jitter: float | None) -> None:
+        """Bounds of Scrapy's that come with a request's own slot: they may only tighten."""
+        law, pace = self.controller.law, self.pacer.pace
+        if concurrency is not None and concurrency < law.ceiling:
+            self.controller.law = replace(
+                law, start=min(law.start, concurrency), ceiling=concurrency
+            )
+            if self.limit > concurrency:
+                self.resize(concurrency)
+        if delay_s is not None and delay_s > pace.delay_s:
+            jitter = pace.jitter if jitter is None else jitter
+            self.pacer.pace = replace(pace, delay_s=delay_s, jitter=jitter)
+
     def refuse(self, retry_after_s: float | None = None, *, epoch: int | None = None) -> Verdict:
         """The user's word that the host refuses.
 
         ``epoch`` is that of the departure of the request it is about (``None``: it is about now).
         """
         current = self.controller.epoch
+        if epoch == current:
+            # Its answer was taken for a success when it came in.
+            self.pacer.unserved()
+            self._refusing_since = self._refusing_since or self._refusing_before
         return self._refused(
             current if epoch is None else epoch,
             max(1, self.in_flight),
@@ -218,11 +272,12 @@ class Gate:
 
         Then a gate made anew would treat its host the same, but for a baseline to be learnt again.
         """
-        return (
-            not self.in_flight
-            and not self.waiting
-            and self.pacer.at_rest(now)
-            and not self.controller.troubled(now)
+        if self.in_flight or self.waiting or self.pacer.next_departure(now) > now:
+            return False
+        # What was learnt of a host with which nothing has happened for ten minutes is old news.
+        last = max(self.pacer.last_departure, self.controller.changed_at)
+        return now - last >= FORGET_AFTER_S or (
+            self.pacer.at_rest(now) and not self.controller.troubled(now)
         )
 
     def snapshot(self) -> GateSnapshot:
@@ -254,7 +309,6 @@ class Gate:
         permit.epoch = self.controller.epoch
         self.pacer.departed(now)
         self.departures += 1
-        self.last_departure_at = now
         self.peak = max(self.peak, permit.in_flight)
 
     def _refused(

@@ -15,8 +15,15 @@ LAG_SHARE = 0.1
 class LoopLag:
     """Watches the event loop by a beat that runs only while something is in flight."""
 
-    def __init__(self, clock: Callable[[], float], call_later: CallLater) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        call_later: CallLater,
+        on_standstill: Callable[[float, float], None] = lambda now, seconds: None,
+    ) -> None:
+        """``on_standstill(now, seconds)`` is called as soon as a standstill is over."""
         self._clock = clock
+        self._on_standstill = on_standstill
         self._call_later = call_later
         self._timer: Timer | None = None
         self._due_at = 0.0
@@ -53,4 +60,5 @@ class LoopLag:
         lag_s = now - self._due_at + BEAT_S
         if lag_s > MIN_LAG_S + BEAT_S:
             self._standstills.append((now, lag_s))
+            self._on_standstill(now, lag_s)
         self._schedule()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import scrapy
 from scrapy import Request, signals
+from scrapy.downloadermiddlewares.retry import RetryMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.conf import build_component_list
@@ -14,7 +15,6 @@ from scrapy.utils.misc import load_object
 
 from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.gate import GateSnapshot
-from scrapy_hostgate.hostkey import is_valid_host, normalise_host
 from scrapy_hostgate.robots import crawl_delay_of
 from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.slots import SlotManager
@@ -37,7 +37,6 @@ class HostGateMiddleware:
 
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._manager = SlotManager(crawler, settings)
-        self._own_keys = settings.key not in ("host", "domain")
         self._crawler = crawler
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
@@ -98,14 +97,7 @@ class HostGateMiddleware:
             return self._manager.key_of(request_or_host)
         if not isinstance(request_or_host, str) or not request_or_host:
             raise ValueError(f"a Request or a host name is needed, not {request_or_host!r}")
-        if self._own_keys:
-            return request_or_host
-        host = normalise_host(request_or_host)
-        if not is_valid_host(host):
-            raise ValueError(
-                f"a host name without scheme, port or path is needed, not {request_or_host!r}"
-            )
-        return host
+        return self._manager.key_of_name(request_or_host)
 
     def _hear_robots(self) -> None:
         settings = self._crawler.settings
@@ -168,9 +160,14 @@ def _refuse_if_not_innermost(cls: type, settings: BaseSettings) -> None:
 
 def _warn_of_unretried(crawler: Crawler, settings: HostGateSettings) -> None:
     """A refusal that nobody retries is a lost page; say so while it can still be mended."""
-    if not crawler.settings.getbool("RETRY_ENABLED"):
+    retries = any(
+        issubclass(load_object(component), RetryMiddleware)
+        for component in build_component_list(_with_base(crawler.settings))
+        if isinstance(load_object(component), type)
+    )
+    if not retries or not crawler.settings.getbool("RETRY_ENABLED"):
         logger.warning(
-            "RETRY_ENABLED is False: pages that a host refuses (%s) will not be asked for again",
+            "Retrying is switched off: pages that a host refuses (%s) will not be asked for again",
             ", ".join(map(str, sorted(settings.refusal_codes))),
             extra={"spider": crawler.spider},
         )

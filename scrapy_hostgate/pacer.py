@@ -69,11 +69,12 @@ class Pacer:
         "_departures",
         "_idle_s",
         "_idle_since",
-        "_last_departure",
+        "_in_a_row_before",
         "_not_before",
         "_tat",
         "_uniform",
         "crawl_delay_s",
+        "last_departure",
         "outside_delay_s",
         "pace",
         "pause_until",
@@ -86,12 +87,13 @@ class Pacer:
         self.pause_until = -math.inf
         self.penalty = PenaltyInterval()
         self.refusals_in_a_row = 0
+        self._in_a_row_before = 0
         self.crawl_delay_s = 0.0
         self.outside_delay_s: float | None = None
         self._uniform = uniform
         self._tat = -math.inf
         self._not_before = -math.inf
-        self._last_departure = -math.inf
+        self.last_departure = -math.inf
         # On a clock that stands still while the host has nothing of ours: an hour in which nobody
         # asked is not a spacing.
         self._departures: deque[float] = deque(maxlen=SPACING_SAMPLES)
@@ -125,7 +127,7 @@ class Pacer:
         if self._idle_since is not None:
             self._idle_s += max(0.0, now - self._idle_since)
             self._idle_since = None
-        self._last_departure = now
+        self.last_departure = now
         self._departures.append(now - self._idle_s)
         if self.pace.rate:
             self._tat = max(self._tat, now) + self.pace.rate_interval_s
@@ -140,9 +142,9 @@ class Pacer:
         follow the late one too closely.
         """
         late_s = now - granted_at
-        if late_s <= 0 or self._last_departure != granted_at:
+        if late_s <= 0 or self.last_departure != granted_at:
             return
-        self._last_departure = now
+        self.last_departure = now
         if self._departures:
             self._departures[-1] += late_s
         if self.pace.rate:
@@ -189,7 +191,12 @@ class Pacer:
 
         A pause that runs goes on: a success never shortens it.
         """
+        self._in_a_row_before = self.refusals_in_a_row
         self.refusals_in_a_row = 0
+
+    def unserved(self) -> None:
+        """The last :meth:`served` was none: count on as if it had not been said."""
+        self.refusals_in_a_row = max(self.refusals_in_a_row, self._in_a_row_before)
 
     def pause(self, now: float, wait_s: float) -> float:
         """No departures for ``wait_s`` seconds, at most the maximum. Never shortens a pause.
@@ -225,12 +232,12 @@ class Pacer:
         It replaces the one it set before, but never undercuts the configured one.
         """
         self.outside_delay_s = delay_s
-        self._not_before = max(self._not_before, self._last_departure + delay_s)
+        self._not_before = max(self._not_before, self.last_departure + delay_s)
 
     def crawl_delay(self, now: float, delay_s: float) -> None:
         """robots.txt asks for ``delay_s`` seconds between departures, the last one included."""
         self.crawl_delay_s = max(self.crawl_delay_s, min(delay_s, MAX_CRAWL_DELAY_S))
-        self._not_before = max(self._not_before, self._last_departure + self.crawl_delay_s)
+        self._not_before = max(self._not_before, self.last_departure + self.crawl_delay_s)
 
     def at_rest(self, now: float) -> bool:
         """Whether forgetting this pacer would lose nothing that a new one would not do too."""

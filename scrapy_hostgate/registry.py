@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator
 
 from scrapy_hostgate.gate import Gate
 
-# Of a full table this share is looked at on each new host, so that making room costs little.
-_SWEEP_SHARE = 0.02
-_SWEEP_LEAST = 8
+# So many gates of a full table are looked at for each new host: making room must cost little.
+_SWEEP = 8
 
 
 class Registry:
     """Gates by host key, made when first asked for.
 
     At most ``max_hosts`` are kept. Beyond that, idle gates are forgotten, the longest unused first:
-    those that have learnt nothing or only a baseline. A gate that is in use, paused, spaced, shrunk
-    or lately refused is never forgotten, so the table may be larger while so many hosts are in
-    trouble.
+    those that have learnt nothing or only a baseline, and whatever has not been asked for 600 s. A
+    gate that is in use, paused or spaced, or shrunk or refused within 600 s, is never forgotten, so
+    the table may be larger while so many hosts are in trouble.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Registry:
 
     def _make_room(self) -> None:
         now = self._clock()
-        for _ in range(max(_SWEEP_LEAST, int(self._max_hosts * _SWEEP_SHARE))):
+        for _ in range(_SWEEP):
             if len(self._gates) < self._max_hosts:
                 return
             key, gate = next(iter(self._gates.items()))

@@ -58,6 +58,10 @@ class RetryBudget:
             else:
                 meta[name] = left
 
+    def exhausted(self, request: Request) -> bool:
+        """Whether a request that may be retried has been refused too often."""
+        return self._enabled and not request.meta.get("dont_retry")
+
     def own_retry(self, request: Request, status: int) -> Request | None:
         """A retry of a refusal that RetryMiddleware would take for a page, if there may be one."""
         spider = self._crawler.spider

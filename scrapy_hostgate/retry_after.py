@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 
-_DELTA_SECONDS = re.compile(r"[0-9]{1,19}")
+_DELTA_SECONDS = re.compile(r"[0-9]{1,64}")
 _MAX_HEADER_CHARS = 64
 
 

@@ -24,12 +24,13 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 class Permit:
     """One request's claim on a host: first waiting, then granted, then given back."""
 
-    __slots__ = ("epoch", "granted_at", "in_flight", "on_grant", "priority", "state")
+    __slots__ = ("epoch", "granted_at", "in_flight", "on_grant", "place", "state")
 
     WAITING, GRANTED, RELEASED, WITHDRAWN = "waiting", "granted", "released", "withdrawn"
 
-    def __init__(self, priority: int) -> None:
-        self.priority = priority
+    def __init__(self, priority: int, arrival: int) -> None:
+        self.place = (-priority, arrival)
+        """Where it stands in the queue: by priority, then by arrival."""
         self.state = self.WAITING
         self.granted_at = 0.0
         self.in_flight = 0
@@ -39,7 +40,7 @@ class Permit:
         """Called once, at the grant, if the permit had to wait for it."""
 
     def __repr__(self) -> str:
-        return f"<Permit {self.state} priority={self.priority} epoch={self.epoch}>"
+        return f"<Permit {self.state} priority={-self.place[0]} epoch={self.epoch}>"
 
     @property
     def granted(self) -> bool:
@@ -72,7 +73,7 @@ class AdaptiveSemaphore:
         self._earliest = earliest
         self._departing = departing
         self._borrowers: set[Permit] = set()
-        self._waiters: list[tuple[int, int, Permit]] = []
+        self._waiters: list[tuple[tuple[int, int], Permit]] = []
         self._waiting = 0
         self._arrival = itertools.count()
         self._timer: Timer | None = None
@@ -100,10 +101,8 @@ class AdaptiveSemaphore:
         Otherwise set its ``on_grant``. Every permit must end in :meth:`release` or
         :meth:`withdraw`, once.
         """
-        permit = Permit(priority)
-        heapq.heappush(self._waiters, (-priority, next(self._arrival), permit))
-        self._waiting += 1
-        self._grant()
+        permit = Permit(priority, next(self._arrival))
+        self._enqueue(permit)
         return permit
 
     def release(self, permit: Permit) -> None:
@@ -122,10 +121,22 @@ class AdaptiveSemaphore:
         permit.on_grant = None
         self._waiting -= 1
         if len(self._waiters) > 2 * self._waiting + 64:
-            self._waiters = [entry for entry in self._waiters if entry[2].state == Permit.WAITING]
+            self._waiters = [entry for entry in self._waiters if entry[1].state == Permit.WAITING]
             heapq.heapify(self._waiters)
         self._grant()
         return True
+
+    def requeue(self, permit: Permit) -> None:
+        """Take back a grant that has not been used; the permit waits again, at its old place.
+
+        Set its ``on_grant`` anew unless it is granted again at once. Raises ``RuntimeError`` if it
+        is not out.
+        """
+        if permit not in self._borrowers:
+            raise RuntimeError(f"{permit!r} is not borrowed from {self!r}")
+        self._borrowers.remove(permit)
+        permit.state = Permit.WAITING
+        self._enqueue(permit)
 
     def resize(self, limit: int) -> None:
         """Set the limit, at least 1. Never revokes what is out."""
@@ -169,9 +180,14 @@ class AdaptiveSemaphore:
         if not self._waiting:
             self._waiters.clear()
 
+    def _enqueue(self, permit: Permit) -> None:
+        heapq.heappush(self._waiters, (permit.place, permit))
+        self._waiting += 1
+        self._grant()
+
     def _pop_first(self) -> Permit:
         while True:
-            permit = heapq.heappop(self._waiters)[2]
+            permit = heapq.heappop(self._waiters)[1]
             if permit.state == Permit.WAITING:
                 self._waiting -= 1
                 return permit

@@ -115,6 +115,10 @@ class HostGateSettings:
         if not self.hosts:
             return None
         rule = self.hosts.get(key)
+        if rule is None and self.key in ("slot", "key"):
+            # Those keys may be hosts too, in another spelling.
+            key = normalise_host(key)
+            rule = self.hosts.get(key)
         rest = key
         while rule is None and "." in rest:
             rest = rest.partition(".")[2]
@@ -312,7 +316,7 @@ def _pattern(host: object, key: str) -> str:
         raise HostGateSettingsError(f"{where} must be {allowed}.")
     if key in ("slot", "key"):
         # The user's own names, which need not be hosts.
-        return normalise_host(host) if is_valid_host(normalise_host(host)) else host
+        return host
     prefix, bare = ("*.", host[2:]) if host.startswith("*.") else ("", host)
     bare = normalise_host(bare)
     if not is_valid_host(bare) or (prefix and (":" in bare or bare.replace(".", "").isdigit())):
@@ -359,9 +363,9 @@ def _rule(where: str, pattern: str, options: object, concurrency: int, ceiling: 
             )
     rate = options.get("rate")
     if rate is not None:
-        allowed = "a number of requests per second above 0"
+        allowed = "a number of requests per second above 0, at least one a day"
         rate = number(at["rate"], rate, allowed)
-        if rate <= 0:
+        if rate < 1 / 86_400:
             raise error(at["rate"], options["rate"], allowed)
     burst = options.get("burst")
     if burst is not None:

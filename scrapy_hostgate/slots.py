@@ -21,9 +21,9 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_hostgate.detector import RefusalDetector
-from scrapy_hostgate.errors import HostStalledError
+from scrapy_hostgate.errors import HostRefusedError, HostStalledError
 from scrapy_hostgate.gate import Gate, Verdict
-from scrapy_hostgate.hostkey import normalise_host
+from scrapy_hostgate.hostkey import is_valid_host, normalise_host
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.log import log_verdict, printable
 from scrapy_hostgate.observe.stats import GateStats
@@ -54,15 +54,15 @@ _DETECTED = "detected in a"
 class SlotManager:
     """Downloads requests through their hosts' gates, for one crawler."""
 
-    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits, how many
-    # are in flight, the robots.txt delays heard, and what closing has done so far.
+    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits, which
+    # gates have something in flight, the robots.txt delays heard, and what closing has done so far.
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._crawler = crawler
         self._settings = settings
         self._stats = GateStats(crawler.stats, settings.stats_hosts)
         self._clock: Callable[[], float] = time.monotonic
         self._call_later: CallLater = _call_later
-        self._lag = LoopLag(self._clock, self._call_later)
+        self._lag = LoopLag(self._clock, self._call_later, self._stood_still)
         self.registry = Registry(
             self._make_gate,
             max_hosts=settings.max_hosts,
@@ -73,7 +73,8 @@ class SlotManager:
         self._waiting = WaitingRoom(
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
         )
-        self._in_flight = 0
+        self._busy: dict[Gate, int] = {}
+        self._http_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self._samples_spoiled = 0
         self._closing_since: float | None = None
         self._handed_back: WeakSet[Request] = WeakSet()
@@ -89,7 +90,7 @@ class SlotManager:
 
     def __repr__(self) -> str:
         return (
-            f"<SlotManager hosts={len(self.registry)} in_flight={self._in_flight} "
+            f"<SlotManager hosts={len(self.registry)} busy={len(self._busy)} "
             f"waiting={len(self._waiting)}>"
         )
 
@@ -111,6 +112,16 @@ class SlotManager:
         host = normalise_host(_hostname(request))
         return registrable_domain(host) if kind == "domain" else host
 
+    def key_of_name(self, name: str) -> str:
+        """The host key that a user means by ``name``. Raises ``ValueError`` if it can be none."""
+        kind, host = self._settings.key, normalise_host(name)
+        if kind in ("slot", "key"):
+            # The user's own names first, as they are written.
+            return host if name not in self.registry and host in self.registry else name
+        if not is_valid_host(host):
+            raise ValueError(f"a host name without scheme, port or path is needed, not {name!r}")
+        return registrable_domain(host) if kind == "domain" else host
+
     async def download(self, request: Request) -> Response | Request | None:
         """Download ``request`` when its host's gate lets it go.
 
@@ -122,16 +133,29 @@ class SlotManager:
             return await self._ungated(request)
         if self._closing_began() is not None and request not in self._handed_back:
             return self._hand_back(request)
+        slot_key = self._slot_key(request)
         gate = self.registry.gate(self.key_of(request))
         self._check_stalled(gate)
-        visit = self._views.enter(self._slots(), gate, request, self._slot_key(request))
+        self._tighten_by_slot(gate, slot_key)
+        # Before anybody else's code runs: a gate with a claim on it cannot be forgotten meanwhile.
+        permit = gate.arrive(request.priority)
+        visit = None
         try:
+            visit = self._views.enter(self._slots(), gate, request, slot_key)
             self._send(signals.request_reached_downloader, request=request)
-            result = await self._through(gate, request, visit)
+            response = await self._through(gate, permit, request, visit)
         finally:
-            self._send(signals.request_left_downloader, request=request)
-            visit.leave()
-        return self._hand_back(request) if result is None else result
+            try:
+                # Before the slot is given back, or the release would send the next one off.
+                self._waiting.look_for_close()
+            finally:
+                gate.leave(permit)
+                self._send(signals.request_left_downloader, request=request)
+                if visit is not None:
+                    visit.leave()
+        if response is None:
+            return self._hand_back(request)
+        return self._retried(request, response) if visit.refused else response
 
     def refuse(self, key: str, retry_after_s: float | None, request: Request | None = None) -> None:
         """The user's word that the host of ``key`` refuses, by its answer to ``request`` if given.
@@ -171,39 +195,38 @@ class SlotManager:
         """Cancel every timer. Nothing may be in flight or waiting any more."""
         self._lag.stop()
         self._waiting.stop()
-        if self._in_flight or self._waiting:
+        if self._busy or self._waiting:
             logger.error("closed with requests at the gates: %r", self)
 
     # -- one download ---------------------------------------------------------------------------
 
     async def _through(
-        self, gate: Gate, request: Request, visit: Visit
-    ) -> Response | Request | None:
-        """Wait for a permit, download, learn, give it back; ``None`` if the wait was ended."""
-        permit = gate.arrive(request.priority)
-        try:
-            waited = not permit.granted
-            if waited and not await self._wait(gate, permit, request):
+        self, gate: Gate, permit: Permit, request: Request, visit: Visit
+    ) -> Response | None:
+        """Wait for the grant, download and learn; ``None`` if the wait was ended."""
+        waited = False
+        while not (permit.granted and gate.left(permit)):
+            waited = True
+            if not permit.granted and not await self._wait(gate, permit, request):
                 return None
-            gate.left(permit)
-            self._epochs[request] = permit.epoch
-            self._stats.departed(gate, permit.in_flight, waited=waited)
-            self._in_flight += 1
-            self._lag.start()
-            visit.departed()
-            try:
-                return await self._transfer(gate, permit, request)
-            finally:
-                visit.landed()
-                self._in_flight -= 1
-                if not self._in_flight:
-                    self._lag.stop()
+        self._epochs[request] = permit.epoch
+        self._stats.departed(gate, permit.in_flight, waited=waited)
+        self._busy[gate] = self._busy.get(gate, 0) + 1
+        self._lag.start()
+        visit.departed()
+        try:
+            return await self._transfer(gate, permit, request, visit)
         finally:
-            # Before the slot is given back, or the release would send the next one off.
-            self._waiting.look_for_close()
-            gate.leave(permit)
+            visit.landed()
+            self._busy[gate] -= 1
+            if not self._busy[gate]:
+                del self._busy[gate]
+                if not self._busy:
+                    self._lag.stop()
 
-    async def _transfer(self, gate: Gate, permit: Permit, request: Request) -> Response | Request:
+    async def _transfer(
+        self, gate: Gate, permit: Permit, request: Request, visit: Visit
+    ) -> Response:
         started = self._clock()
         # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
         request.meta.pop(_LATENCY, None)
@@ -222,7 +245,11 @@ class SlotManager:
             raise
         outcome, asked_s = self._outcome(request, response)
         if outcome is Outcome.REFUSED:
+            visit.refused = True
             self._count_refusal(request)
+            if self._http_cache:
+                # A refusal in the cache would answer every retry, and the next crawl too.
+                request.meta["_dont_cache"] = True
         else:
             self._retries.answered(request, response.status)
         cause = str(response.status)
@@ -231,8 +258,6 @@ class SlotManager:
         self._learn(gate, permit, request, outcome, started, cause, asked_s)
         self._hear_quotas(gate, permit, request, response)
         self._send(signals.response_downloaded, response=response, request=request)
-        if outcome is Outcome.REFUSED:
-            return self._retries.own_retry(request, response.status) or response
         return response
 
     def _outcome(self, request: Request, response: Response) -> tuple[Outcome, float | None]:
@@ -265,11 +290,13 @@ class SlotManager:
         asked_s: float | None = None,
     ) -> None:
         if request.meta.get("hostgate_dont_learn"):
+            if outcome is Outcome.REFUSED:
+                gate.obey(asked_s)
             return
-        latency_s = self._latency(request, started)
-        if outcome is Outcome.OK and self._lag.spoils(started, latency_s):
+        latency_s: float | None = self._latency(request, started)
+        if outcome is Outcome.OK and self._lag.spoils(started, latency_s or 0.0):
             self._spoiled(gate)
-            outcome = Outcome.NEUTRAL
+            latency_s = None
         verdict = gate.record(permit, outcome, latency_s, asked_s)
         self._stats.recorded(gate, outcome, verdict)
         # What a detector finds has a status that says otherwise.
@@ -288,6 +315,25 @@ class SlotManager:
                 {"count": self._samples_spoiled},
                 extra={"spider": self._crawler.spider},
             )
+
+    def _retried(self, request: Request, response: Response) -> Response | Request:
+        """What becomes of a refusal that Scrapy's RetryMiddleware would take for a page."""
+        retry = self._retries.own_retry(request, response.status)
+        if retry is not None:
+            return retry
+        if response.status < 400 and self._retries.exhausted(request):
+            raise HostRefusedError(f"{response.url} was refused too often", response)
+        return response
+
+    def _tighten_by_slot(self, gate: Gate, slot_key: Any) -> None:
+        """DOWNLOAD_SLOTS of the request's own slot: the host is the gate, but they hold too."""
+        rule = self._settings.slots.get(slot_key) if isinstance(slot_key, str) else None
+        if rule is not None and slot_key != gate.key:
+            gate.tighten(rule.concurrency, rule.delay_s, rule.jitter)
+
+    def _stood_still(self, now: float, seconds: float) -> None:
+        for gate in tuple(self._busy):
+            gate.stood_still(now, seconds)
 
     def _count_refusal(self, request: Request) -> None:
         if not self._retries.refused(request):

@@ -75,7 +75,7 @@ class SlotView:
     @property
     def lastseen(self) -> float:
         """Monotonic time of the last departure in seconds."""
-        return max((gate.last_departure_at for gate in self.gates), default=0.0)
+        return max((max(0.0, gate.pacer.last_departure) for gate in self.gates), default=0.0)
 
     def free_transfer_slots(self) -> int:
         return sum(gate.limit - gate.in_flight for gate in self.gates)
@@ -102,7 +102,7 @@ class SlotView:
 class Visit:
     """One request's stay at a gate, as the views show it: there, perhaps departed, and gone."""
 
-    __slots__ = ("_had_slot", "_request", "_stamp", "_views", "_was")
+    __slots__ = ("_had_slot", "_request", "_stamp", "_views", "_was", "refused")
 
     def __init__(self, request: Request, views: tuple[SlotView, ...], stamp: str) -> None:
         self._request = request
@@ -110,6 +110,8 @@ class Visit:
         self._had_slot = _SLOT in request.meta
         self._was: object = request.meta.get(_SLOT)
         self._stamp: str | None = None
+        self.refused = False
+        """Whether the host answered with a refusal."""
         for view in views:
             view.active.add(request)
         if self._was is None or self._was == "":

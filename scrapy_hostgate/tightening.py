@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
+from scrapy_hostgate.checks import error, seconds, whole
 from scrapy_hostgate.hostkey import normalise_host
 
 
@@ -60,15 +62,19 @@ def autothrottle_start(settings: BaseSettings) -> float | None:
 
 
 def download_slots(settings: BaseSettings, key: str) -> dict[str, SlotRule]:
+    """Scrapy's ``DOWNLOAD_SLOTS``, checked. Raises ``HostGateSettingsError``."""
     rules = {}
     for name, slot in settings.getdict("DOWNLOAD_SLOTS").items():
+        where = f"DOWNLOAD_SLOTS[{name!r}]"
+        if not isinstance(slot, Mapping):
+            raise error(where, slot, "a dict with concurrency, delay or jitter")
         jitter = slot.get("jitter")
         if jitter is None and "randomize_delay" in slot:
             jitter = 0.5 if slot["randomize_delay"] else 0.0
         concurrency, delay = slot.get("concurrency"), slot.get("delay")
         rules[normalise_host(str(name)) if key == "host" else str(name)] = SlotRule(
-            concurrency=int(concurrency) if concurrency else None,
-            delay_s=None if delay is None else float(delay),
-            jitter=None if jitter is None else float(jitter),
+            concurrency=whole(f"{where}['concurrency']", concurrency) if concurrency else None,
+            delay_s=None if delay is None else seconds(f"{where}['delay']", delay, zero=True),
+            jitter=None if jitter is None else seconds(f"{where}['jitter']", jitter, zero=True),
         )
     return rules

@@ -42,6 +42,7 @@ class WaitingRoom:
         self._on_drop = on_drop
         self._waiters: dict[Permit, _Waiter] = {}
         self._watch: Timer | None = None
+        self._looking = False
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -76,11 +77,20 @@ class WaitingRoom:
 
     def look_for_close(self) -> None:
         """If the spider closes, end the waits that should not hold it up."""
-        if not self._waiters:
+        # Without asyncio a waiter that is woken runs at once, and looks here again as it leaves.
+        # The loop below has everybody already; a level deeper for each would end in recursion.
+        if not self._waiters or self._looking:
             return
         began = self._closing_began()
         if began is None:
             return
+        self._looking = True
+        try:
+            self._end_waits(began)
+        finally:
+            self._looking = False
+
+    def _end_waits(self, began: float) -> None:
         now, deadline = self._clock(), began + CLOSE_GRACE_S
         for permit, waiter in list(self._waiters.items()):
             semaphore = waiter.gate.semaphore

@@ -316,7 +316,7 @@ def test_a_refusal_after_600_quiet_seconds_starts_anew(quiet: float, delay: floa
     trace.run(times(30, 0.05))
     assert [refuse_and_serve(trace) for _ in range(3)] == [30, 60, 120]
     assert trace.changes(times(200, 0.05))[-1][1:] == (2, Reason.RECOVERED)
-    trace.now = trace.controller._changed_at  # the step up is the last that happened
+    trace.now = trace.controller.changed_at  # the step up is the last that happened
     assert trace.refuse(after=quiet).recovery_delay_s == delay
 
 

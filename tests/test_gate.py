@@ -503,5 +503,5 @@ def test_a_snapshot_is_the_whole_state_in_plain_numbers() -> None:
         departures=3,
         refusals=1,
     )
-    assert host.gate.last_departure_at == 5
+    assert host.gate.pacer.last_departure == 5
     assert repr(host.gate).startswith("<Gate 'host.example' <AdaptiveSemaphore 2/1 waiting=1> <P")

@@ -417,9 +417,9 @@ class AnySemaphore(RuleBasedStateMachine):
             assert permit.in_flight <= self.desk.semaphore.limit
             assert self.desk.not_before <= now
             assert permit.granted_at == now
-            best = max(self.waiting, key=lambda one: one.priority, default=permit)
-            assert permit.priority >= best.priority
-            if permit.priority == best.priority and best in self.waiting:
+            best = max(self.waiting, key=lambda one: -one.place[0], default=permit)
+            assert permit.place[0] <= best.place[0]
+            if permit.place[0] == best.place[0] and best in self.waiting:
                 assert permit is best
             record(permit, now)
             self.granted.append(permit)

@@ -373,7 +373,7 @@ def test_the_rate_of_an_entry(value: object) -> None:
     """HG-36: zero, negative and garbage are refused at start-up."""
     assert error_of_host({"rate": value}) == (
         f"HOSTGATE_HOSTS['a.example']['rate'] is {value!r}, "
-        "but must be a number of requests per second above 0."
+        "but must be a number of requests per second above 0, at least one a day."
     )
 
 
