@@ -22,9 +22,12 @@ Scrapy's default ``DownloaderAwarePriorityQueue`` is kept on both sides. It look
 it has requests for, each time it hands one out, so a pop costs O(hosts). With 1,000 hosts this
 shared cost is a large part of each request and brings the ratio nearer to 1: the row with few
 hosts says more about the gate's own cost, the row with many whether that cost grows with hosts
-(the queue also asks the downloader's slots about each of them). ``CONCURRENT_ITEMS`` is kept
-at its default too, and on the asyncio reactor it costs Scrapy a hundred tasks per response. So
-read the ``B-A`` column, in plain microseconds, beside the ratio.
+(the queue also asks the downloader's slots about each of them).
+
+``CONCURRENT_ITEMS`` is 1 on both sides. Its default of 100 makes Scrapy start a hundred tasks per
+response on the asyncio reactor: three quarters of all that would be measured, and a garbage
+collector that charges each side for how many responses happen to be in the scraper together.
+``--items 100`` measures that.
 
 Exit status: 0 within ``--limit``, 1 above it, 2 when something could not be measured (a missing
 package, a crawl that failed or left a request unanswered).
@@ -158,9 +161,10 @@ class Measurement:
     wall_us: float
 
 
-def crawl_settings(side: str) -> dict[str, Any]:
+def crawl_settings(side: str, items: int) -> dict[str, Any]:
     """Scrapy's defaults, but for what would measure something else."""
     return {
+        "CONCURRENT_ITEMS": items,
         "CONCURRENT_REQUESTS": 32,
         "DOWNLOAD_HANDLERS": {"http": MemoryHandler, "https": MemoryHandler},
         "LOG_FILE": os.devnull,
@@ -182,9 +186,9 @@ def print_failure(failure: Failure) -> None:
     sys.stderr.write(failure.getTraceback())
 
 
-def crawl(side: str, requests: int, hosts: int) -> Measurement:
+def crawl(side: str, requests: int, hosts: int, items: int) -> Measurement:
     """Crawl once in this process; raise NotMeasuredError if not every request was answered."""
-    process = CrawlerProcess(crawl_settings(side))
+    process = CrawlerProcess(crawl_settings(side, items))
     crawler = process.create_crawler(ManyHosts)
     meter = Meter(crawler)
     process.crawl(crawler, requests=requests, hosts=hosts).addErrback(print_failure)
@@ -212,11 +216,11 @@ def check_crawl(crawler: Crawler, side: str, requests: int) -> None:
             raise NotMeasuredError(f"{path} is not enabled")
 
 
-def run_child(side: str, requests: int, hosts: int) -> int:
+def run_child(side: str, requests: int, hosts: int, items: int) -> int:
     """The hidden ``--child``: one crawl, one line of JSON on stdout."""
     pin_to_one_cpu()
     try:
-        measurement = crawl(side, requests, hosts)
+        measurement = crawl(side, requests, hosts, items)
     except NotMeasuredError as exc:
         print(exc, file=sys.stderr)
         return 2
@@ -261,10 +265,10 @@ class Comparison:
         }
 
 
-def measure(side: str, requests: int, hosts: int, seed: int) -> Measurement:
+def measure(side: str, requests: int, hosts: int, items: int, seed: int) -> Measurement:
     """One crawl of ``side`` in a fresh process."""
     command = [sys.executable, str(Path(__file__).resolve()), "--child", side]
-    command += ["--requests", str(requests), "--hosts", str(hosts)]
+    command += ["--requests", str(requests), "--hosts", str(hosts), "--items", str(items)]
     # The hash seed decides how sets and dicts collide: equal within a pair, varied between.
     env = {**os.environ, "PYTHONHASHSEED": str(seed)}
     where = f"{side}, {hosts} hosts"
@@ -279,16 +283,16 @@ def measure(side: str, requests: int, hosts: int, seed: int) -> Measurement:
     return Measurement(**json.loads(done.stdout))
 
 
-def compare(a: str, b: str, requests: int, hosts: int, pairs: int) -> Comparison:
+def compare(a: str, b: str, requests: int, hosts: int, items: int, pairs: int) -> Comparison:
     """Run ``pairs`` interleaved pairs: A B, B A, A B, ..."""
     for side in (a, b):
         # Not counted: the first run of a side writes bytecode and fills the file cache.
-        measure(side, requests, hosts, seed=0)
+        measure(side, requests, hosts, items, seed=0)
     result = Comparison(hosts, [], [])
     for pair in range(pairs):
         turns = [(a, result.a), (b, result.b)]
         for side, measurements in turns if pair % 2 == 0 else reversed(turns):
-            measurements.append(measure(side, requests, hosts, seed=pair + 1))
+            measurements.append(measure(side, requests, hosts, items, seed=pair + 1))
     return result
 
 
@@ -348,7 +352,7 @@ def run(args: argparse.Namespace) -> int:
     print(header(args), flush=True)
     comparisons = []
     for hosts in args.hosts:
-        comparisons.append(compare(args.a, args.b, args.requests, hosts, args.pairs))
+        comparisons.append(compare(args.a, args.b, args.requests, hosts, args.items, args.pairs))
         print(row(comparisons[-1], args.limit), flush=True)
     if args.json is not None:
         write_json(args.json, args, comparisons)
@@ -375,6 +379,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--hosts", type=positives, default=[20, 1000], metavar="N,N", help="host counts"
     )
+    parser.add_argument("--items", type=positive, default=1, help="CONCURRENT_ITEMS (1)")
     parser.add_argument("--pairs", type=positive, default=7, help="pairs per host count")
     parser.add_argument("--a", choices=sides, default="stock")
     parser.add_argument("--b", choices=sides, default="hostgate")
@@ -389,7 +394,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.child is not None:
-        return run_child(args.child, args.requests, args.hosts[0])
+        return run_child(args.child, args.requests, args.hosts[0], args.items)
     try:
         return run(args)
     except NotMeasuredError as exc:

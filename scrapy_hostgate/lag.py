@@ -46,9 +46,16 @@ class LoopLag:
         Too long is more than 50 ms and more than a tenth of the sample.
         """
         bound = max(MIN_LAG_S, LAG_SHARE * latency_s)
+        if not self._standstills and self._clock() - self._due_at <= bound:
+            return False
         if self._timer is not None and self._clock() - self._due_at > bound:
             return True
-        return any(ended > departed_at and seconds > bound for ended, seconds in self._standstills)
+        for ended, seconds in reversed(self._standstills):
+            if ended <= departed_at:
+                break
+            if seconds > bound:
+                return True
+        return False
 
     def _schedule(self) -> None:
         self._due_at = self._clock() + BEAT_S

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class Outcome(enum.Enum):
@@ -24,8 +24,7 @@ class Outcome(enum.Enum):
     """The host said no: 429, 503, connection refused, or the user's own detector."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One finished download.
 
     ``latency_s`` is the time from departure to the response headers in seconds, or ``None`` where

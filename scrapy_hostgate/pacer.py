@@ -112,12 +112,26 @@ class Pacer:
         """The download delay in force, before jitter: one set from outside can only add."""
         return max(self.pace.delay_s, self.outside_delay_s or 0.0)
 
+    @property
+    def spaced(self) -> bool:
+        """Whether anything but a rate keeps departures apart."""
+        return bool(
+            self.pace.delay_s
+            or self.outside_delay_s
+            or self.crawl_delay_s
+            or self.penalty.interval_s
+        )
+
     def paused(self, now: float) -> bool:
         return now < self.pause_until
 
     def next_departure(self, now: float) -> float:
         """The earliest time, from ``now`` on, at which pause and spacing allow a departure."""
-        earliest = max(now, self.pause_until, self._not_before)
+        earliest = now
+        if earliest < self.pause_until:
+            earliest = self.pause_until
+        if earliest < self._not_before:
+            earliest = self._not_before
         if self.pace.rate:
             earliest = max(earliest, self._tat - (self.pace.burst - 1) * self.pace.rate_interval_s)
         return earliest
@@ -131,9 +145,8 @@ class Pacer:
         self._departures.append(now - self._idle_s)
         if self.pace.rate:
             self._tat = max(self._tat, now) + self.pace.rate_interval_s
-        spacing_s = self._spacing_s()
-        if spacing_s > 0:
-            self._not_before = now + spacing_s
+        if self.spaced:
+            self._not_before = now + self._spacing_s()
 
     def left_late(self, granted_at: float, now: float) -> None:
         """Correct the last departure: it was granted at ``granted_at`` but left only ``now``.

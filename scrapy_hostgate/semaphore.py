@@ -7,7 +7,6 @@ it knows no event loop: a grant is a synchronous change of state followed by a c
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable
 from typing import Protocol
 
@@ -56,6 +55,21 @@ class AdaptiveSemaphore:
     releases are not replaced until the count is below the limit again.
     """
 
+    __slots__ = (
+        "_arrival",
+        "_borrowers",
+        "_call_later",
+        "_clock",
+        "_departing",
+        "_earliest",
+        "_granting",
+        "_limit",
+        "_timer",
+        "_timer_at",
+        "_waiters",
+        "_waiting",
+    )
+
     # All mutable state: the limit, who is out, who waits (a heap; withdrawn ones are skipped), and
     # the one timer, which exists only while the first in the queue waits for a time.
     def __init__(
@@ -75,7 +89,7 @@ class AdaptiveSemaphore:
         self._borrowers: set[Permit] = set()
         self._waiters: list[tuple[tuple[int, int], Permit]] = []
         self._waiting = 0
-        self._arrival = itertools.count()
+        self._arrival = 0
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._granting = False
@@ -101,7 +115,8 @@ class AdaptiveSemaphore:
         Otherwise set its ``on_grant``. Every permit must end in :meth:`release` or
         :meth:`withdraw`, once.
         """
-        permit = Permit(priority, next(self._arrival))
+        self._arrival += 1
+        permit = Permit(priority, self._arrival)
         self._enqueue(permit)
         return permit
 
@@ -176,8 +191,10 @@ class AdaptiveSemaphore:
                     on_grant()
         finally:
             self._granting = False
-        self._cancel_timer()
-        if not self._waiting:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting and self._waiters:
             self._waiters.clear()
 
     def _enqueue(self, permit: Permit) -> None:
@@ -203,8 +220,3 @@ class AdaptiveSemaphore:
     def _on_timer(self) -> None:
         self._timer = None
         self._grant()
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import tldextract
@@ -77,7 +77,7 @@ class HostRule:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostGateSettings:
     """All settings of one crawl, checked. Times are seconds."""
 
@@ -126,6 +126,22 @@ class HostGateSettings:
         return rule
 
     def law_for(self, key: str) -> Law:
+        """The law of a host key."""
+        return self._defaults[0] if self._is_ordinary(key) else self._law_for(key)
+
+    def pace_for(self, key: str) -> Pace:
+        """The pace of a host key."""
+        return self._defaults[1] if self._is_ordinary(key) else self._pace_for(key)
+
+    @cached_property
+    def _defaults(self) -> tuple[Law, Pace]:
+        # Most hosts have no rule of their own; they share these.
+        return self._law_for(""), self._pace_for("")
+
+    def _is_ordinary(self, key: str) -> bool:
+        return self.rule_for(key) is None and key not in self.slots
+
+    def _law_for(self, key: str) -> Law:
         rule = self.rule_for(key) or HostRule("")
         ceiling = self.max_concurrency if rule.max_concurrency is None else rule.max_concurrency
         start = self.concurrency if rule.concurrency is None else rule.concurrency
@@ -139,7 +155,7 @@ class HostGateSettings:
             recovery_delay_s=self.recovery_delay_s,
         )
 
-    def pace_for(self, key: str) -> Pace:
+    def _pace_for(self, key: str) -> Pace:
         rule, slot = self.rule_for(key) or HostRule(""), self._slot(key)
         return Pace(
             rate=rule.rate,

@@ -187,7 +187,8 @@ class SlotManager:
             gate.crawl_delay(delay_s)
 
     def sum_up(self) -> None:
-        """The spider has closed: write the last stats of each host that has its own."""
+        """The spider has closed: write the last stats, also of each host that has its own."""
+        self._stats.flush()
         for gate in self.registry:
             self._stats.closed(gate)
 
@@ -210,7 +211,7 @@ class SlotManager:
             if not permit.granted and not await self._wait(gate, permit, request):
                 return None
         self._epochs[request] = permit.epoch
-        self._stats.departed(gate, permit.in_flight, waited=waited)
+        self._stats.departed(permit.in_flight, waited=waited)
         self._busy[gate] = self._busy.get(gate, 0) + 1
         self._lag.start()
         visit.departed()
@@ -343,7 +344,9 @@ class SlotManager:
         self, gate: Gate, permit: Permit, request: Request, response: Response
     ) -> None:
         names = [name for name in response.headers if b"Rate" in name]
-        if not names or request.meta.get("hostgate_dont_learn"):
+        if not names:
+            return
+        if request.meta.get("hostgate_dont_learn"):
             return
         headers = {
             # A field in several lines is one list (RFC 9110, section 5.3).

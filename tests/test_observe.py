@@ -133,11 +133,17 @@ class Collected:
 
 
 def test_departures_waits_and_the_peak_are_counted() -> None:
-    """Over all hosts; a peak is a maximum and not the last one."""
-    collected, gate = Collected(), gate_of()
+    """Over all hosts; a peak is a maximum and not the last one. The counts are written at the first
+    departure, every fiftieth from then on, and when they are asked for."""
+    collected = Collected()
     for in_flight, waited in [(1, False), (3, True), (2, True)]:
-        collected.stats.departed(gate, in_flight, waited=waited)
+        collected.stats.departed(in_flight, waited=waited)
+    assert collected.values == {"departures": 1, "peak_in_flight": 3}
+    collected.stats.flush()
     assert collected.values == {"departures": 3, "waits": 2, "peak_in_flight": 3}
+    for _ in range(48):
+        collected.stats.departed(1, waited=False)
+    assert collected.values == {"departures": 51, "waits": 2, "peak_in_flight": 3}
 
 
 def test_a_host_that_is_fine_has_no_stats_of_its_own() -> None:
