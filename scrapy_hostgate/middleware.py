@@ -94,10 +94,10 @@ class HostGateMiddleware:
 
     def _key(self, request_or_host: Request | str) -> str:
         if isinstance(request_or_host, Request):
-            return self._manager.key_of(request_or_host)
+            return self._manager.keys.of_request(request_or_host)
         if not isinstance(request_or_host, str) or not request_or_host:
             raise ValueError(f"a Request or a host name is needed, not {request_or_host!r}")
-        return self._manager.key_of_name(request_or_host)
+        return self._manager.keys.of_name(request_or_host)
 
     def _hear_robots(self) -> None:
         settings = self._crawler.settings

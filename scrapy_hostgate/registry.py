@@ -43,7 +43,7 @@ class Registry:
     def __iter__(self) -> Iterator[Gate]:
         return iter(self._gates.values())
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._gates
 
     def get(self, key: str) -> Gate | None:

@@ -18,12 +18,11 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import maybe_deferred_to_future
-from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_hostgate.detector import RefusalDetector
 from scrapy_hostgate.errors import HostRefusedError, HostStalledError
 from scrapy_hostgate.gate import Gate, Verdict
-from scrapy_hostgate.hostkey import is_valid_host, normalise_host
+from scrapy_hostgate.keys import HostKeys
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.log import log_verdict, printable
 from scrapy_hostgate.observe.stats import GateStats
@@ -33,7 +32,7 @@ from scrapy_hostgate.registry import Registry
 from scrapy_hostgate.retries import RetryBudget
 from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
 from scrapy_hostgate.semaphore import CallLater, Permit, Timer
-from scrapy_hostgate.settings import HostGateSettings, registrable_domain
+from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.slotview import SlotTable, Visit
 from scrapy_hostgate.waiting import WaitingRoom
 
@@ -69,6 +68,7 @@ class SlotManager:
             clock=self._clock,
             on_evict=self._evicted,
         )
+        self.keys = HostKeys(settings, self.registry)
         self._views = SlotTable(settings.max_hosts)
         self._waiting = WaitingRoom(
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
@@ -94,34 +94,6 @@ class SlotManager:
             f"waiting={len(self._waiting)}>"
         )
 
-    def key_of(self, request: Request) -> str:
-        """The host key of a request. Raises ``TypeError`` if the user's function gives no text."""
-        kind = self._settings.key
-        if kind == "slot":
-            slot = request.meta.get(_SLOT)
-            if slot not in (None, ""):
-                return str(slot)
-        elif self._settings.key_function is not None:
-            key = self._settings.key_function(request)
-            if not isinstance(key, str):
-                raise TypeError(
-                    f"HOSTGATE_KEY gave {key!r} for a request to {_hostname(request)!r}, not a text"
-                )
-            if key:
-                return key
-        host = normalise_host(_hostname(request))
-        return registrable_domain(host) if kind == "domain" else host
-
-    def key_of_name(self, name: str) -> str:
-        """The host key that a user means by ``name``. Raises ``ValueError`` if it can be none."""
-        kind, host = self._settings.key, normalise_host(name)
-        if kind in ("slot", "key"):
-            # The user's own names first, as they are written.
-            return host if name not in self.registry and host in self.registry else name
-        if not is_valid_host(host):
-            raise ValueError(f"a host name without scheme, port or path is needed, not {name!r}")
-        return registrable_domain(host) if kind == "domain" else host
-
     async def download(self, request: Request) -> Response | Request | None:
         """Download ``request`` when its host's gate lets it go.
 
@@ -134,7 +106,7 @@ class SlotManager:
         if self._closing_began() is not None and request not in self._handed_back:
             return self._hand_back(request)
         slot_key = self._slot_key(request)
-        gate = self.registry.gate(self.key_of(request))
+        gate = self.registry.gate(self.keys.of_request(request))
         self._check_stalled(gate)
         self._tighten_by_slot(gate, slot_key)
         # Before anybody else's code runs: a gate with a claim on it cannot be forgotten meanwhile.
@@ -179,7 +151,7 @@ class SlotManager:
 
     def crawl_delay(self, request: Request, delay_s: float) -> None:
         """The robots.txt that ``request`` met asks for ``delay_s`` seconds between requests."""
-        key = self.key_of(request)
+        key = self.keys.of_request(request)
         # Kept beside the gate, which may be forgotten and made anew.
         self._crawl_delays[key] = max(delay_s, self._crawl_delays.get(key, 0.0))
         gate = self.registry.get(key)
@@ -498,7 +470,3 @@ def _call_later(delay_s: float, function: Callable[[], None]) -> Timer:
 
 def _scheme(request: Request) -> str:
     return request.url.partition(":")[0].lower()
-
-
-def _hostname(request: Request) -> str:
-    return urlparse_cached(request).hostname or ""

@@ -506,7 +506,7 @@ async def test_every_refusal_reaches_the_gate_though_retries_hide_it_from_others
 
     def connect(crawler: Crawler) -> None:
         def downloaded(response: Response, request: Request) -> None:
-            key = middleware_of(crawler)._manager.key_of(request)
+            key = middleware_of(crawler)._manager.keys.of_request(request)
             seen[key].append((response.status, middleware_of(crawler).gates()[key].limit))
 
         crawler.signals.connect(downloaded, signal=signals.response_downloaded, weak=False)
