@@ -85,7 +85,6 @@ class SlotManager:
         self._detector: RefusalDetector | None = None
         if settings.refusal_detector is not None:
             self._detector = RefusalDetector(crawler, settings.refusal_detector)
-        self._retry_times = crawler.settings.getint("RETRY_TIMES")
         self._retries = RetryBudget(crawler, settings.refusal_retries)
 
     def __repr__(self) -> str:
@@ -99,7 +98,7 @@ class SlotManager:
 
         Returns the response; or the request itself, to be scheduled again, when the spider closes
         first; or ``None`` where Scrapy's own slots should take it. Raises whatever the download
-        raises, :exc:`HostStalledError` and :exc:`SpiderClosingError`.
+        raises, :exc:`HostStalledError`, :exc:`SpiderClosingError` and :exc:`HostRefusedError`.
         """
         if _scheme(request) not in GATED_SCHEMES or request.meta.get("hostgate_bypass"):
             return await self._ungated(request)
