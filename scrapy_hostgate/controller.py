@@ -13,6 +13,7 @@ import enum
 import math
 from array import array
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scrapy_hostgate.outcome import Outcome, Sample
@@ -75,15 +76,14 @@ class Decision:
     recovery_delay_s: float | None = None
 
 
-class Window:
-    """The last ``size`` numbers, kept in order of arrival and in order of size."""
+class Recent:
+    """The last ``size`` numbers, for a quantile that is asked for now and then."""
 
-    __slots__ = ("_next", "_ring", "_size", "_sorted")
+    __slots__ = ("_next", "_ring", "_size")
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._ring = array("d")
-        self._sorted = array("d")
         self._next = 0
 
     def __len__(self) -> int:
@@ -93,14 +93,35 @@ class Window:
         if len(self._ring) < self._size:
             self._ring.append(value)
         else:
-            del self._sorted[bisect_left(self._sorted, self._ring[self._next])]
             self._ring[self._next] = value
             self._next = (self._next + 1) % self._size
-        insort(self._sorted, value)
 
     def quantile(self, q: float) -> float:
         """The nearest-rank quantile: always a number that was really seen."""
-        return self._sorted[max(0, math.ceil(q * len(self._sorted)) - 1)]
+        return nearest_rank(sorted(self._ring), q)
+
+
+class Window(Recent):
+    """The last ``size`` numbers, for a quantile that is asked for after each."""
+
+    __slots__ = ("_sorted",)
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._sorted = array("d")
+
+    def push(self, value: float) -> None:
+        if len(self._ring) == self._size:
+            del self._sorted[bisect_left(self._sorted, self._ring[self._next])]
+        super().push(value)
+        insort(self._sorted, value)
+
+    def quantile(self, q: float) -> float:
+        return nearest_rank(self._sorted, q)
+
+
+def nearest_rank(ordered: Sequence[float], q: float) -> float:
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 
 
 class Controller:
@@ -135,7 +156,7 @@ class Controller:
         self.baseline_s: float | None = None
         self.recovery_delay_s = law.recovery_delay_s
         self._window = Window(BASELINE_WINDOW)
-        self._recent = Window(RECENT_WINDOW)
+        self._recent = Recent(RECENT_WINDOW)
         self._baseline_at = now
         self.changed_at = now
         self._refused_at = -math.inf
@@ -330,7 +351,7 @@ class Controller:
         self._reached = False
         self._ok_since_change = 0
         self._slow_run = 0
-        median, self._recent = self.median_s, Window(RECENT_WINDOW)
+        median, self._recent = self.median_s, Recent(RECENT_WINDOW)
         return Decision(
             reason=reason,
             limit_from=before,

@@ -222,9 +222,10 @@ class Gate:
 
     def leave(self, permit: Permit) -> None:
         """Give the permit back, whether it was granted or still waits. Once for each permit."""
-        if permit.state != Permit.WITHDRAWN and not self.semaphore.withdraw(permit):
-            self.semaphore.release(permit)
-        if not self.in_flight and not self.waiting:
+        semaphore = self.semaphore
+        if permit.state != Permit.WITHDRAWN and not semaphore.withdraw(permit):
+            semaphore.release(permit)
+        if not semaphore.in_flight and not semaphore.waiting:
             self.pacer.rests(self._clock())
 
     def obey(self, retry_after_s: float | None) -> None:
@@ -309,7 +310,8 @@ class Gate:
         permit.epoch = self.controller.epoch
         self.pacer.departed(now)
         self.departures += 1
-        self.peak = max(self.peak, permit.in_flight)
+        if permit.in_flight > self.peak:
+            self.peak = permit.in_flight
 
     def _refused(
         self, epoch: int, in_flight: int, retry_after_s: float | None, now: float

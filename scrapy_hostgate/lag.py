@@ -13,7 +13,11 @@ LAG_SHARE = 0.1
 
 
 class LoopLag:
-    """Watches the event loop by a beat that runs only while something is in flight."""
+    """Watches the event loop by a beat that runs only while something is in flight.
+
+    The last beat after that finds nothing to watch and is not followed by another: a host that
+    answers at once would otherwise cost a new timer for each request.
+    """
 
     def __init__(
         self,
@@ -26,16 +30,23 @@ class LoopLag:
         self._on_standstill = on_standstill
         self._call_later = call_later
         self._timer: Timer | None = None
+        self._watching = False
         self._due_at = 0.0
         # (when it ended, seconds) of each standstill that could spoil a sample.
         self._standstills: deque[tuple[float, float]] = deque(maxlen=256)
 
     def start(self) -> None:
         """Begin to watch; harmless if it does already."""
+        self._watching = True
         if self._timer is None:
             self._schedule()
 
+    def rest(self) -> None:
+        """Nothing is in flight any more."""
+        self._watching = False
+
     def stop(self) -> None:
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -68,4 +79,7 @@ class LoopLag:
         if lag_s > MIN_LAG_S + BEAT_S:
             self._standstills.append((now, lag_s))
             self._on_standstill(now, lag_s)
-        self._schedule()
+        if self._watching:
+            self._schedule()
+        else:
+            self._timer = None

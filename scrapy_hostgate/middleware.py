@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import scrapy
@@ -62,9 +63,9 @@ class HostGateMiddleware:
         )
         return cls(crawler, settings)
 
-    async def process_request(self, request: Request) -> Response | Request | None:
+    def process_request(self, request: Request) -> Awaitable[Response | Request | None]:
         """Wait for the host's gate and download. See :meth:`SlotManager.download`."""
-        return await self._manager.download(request)
+        return self._manager.download(request)
 
     def gates(self) -> dict[str, GateSnapshot]:
         """The state of every host that is known now, by host key."""

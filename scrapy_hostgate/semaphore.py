@@ -126,7 +126,8 @@ class AdaptiveSemaphore:
             raise RuntimeError(f"{permit!r} is not borrowed from {self!r}")
         self._borrowers.remove(permit)
         permit.state = Permit.RELEASED
-        self._grant()
+        if self._waiting:
+            self._grant()
 
     def withdraw(self, permit: Permit) -> bool:
         """Take a waiting permit out of the queue; ``False`` if it was not waiting."""

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,7 +22,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_hostgate.detector import RefusalDetector
 from scrapy_hostgate.errors import HostRefusedError, HostStalledError
-from scrapy_hostgate.gate import Gate, Verdict
+from scrapy_hostgate.gate import NOTHING, Gate, Verdict
 from scrapy_hostgate.keys import HostKeys
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.log import log_verdict, printable
@@ -53,8 +54,8 @@ _DETECTED = "detected in a"
 class SlotManager:
     """Downloads requests through their hosts' gates, for one crawler."""
 
-    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits, which
-    # gates have something in flight, the robots.txt delays heard, and what closing has done so far.
+    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits, how many
+    # are in flight, the robots.txt delays heard, and what closing has done so far.
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._crawler = crawler
         self._settings = settings
@@ -73,7 +74,8 @@ class SlotManager:
         self._waiting = WaitingRoom(
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
         )
-        self._busy: dict[Gate, int] = {}
+        self._send = partial(crawler.signals.send_catch_log, spider=crawler.spider)
+        self._in_flight = 0
         self._http_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self._samples_spoiled = 0
         self._closing_since: float | None = None
@@ -89,7 +91,7 @@ class SlotManager:
 
     def __repr__(self) -> str:
         return (
-            f"<SlotManager hosts={len(self.registry)} busy={len(self._busy)} "
+            f"<SlotManager hosts={len(self.registry)} in_flight={self._in_flight} "
             f"waiting={len(self._waiting)}>"
         )
 
@@ -104,16 +106,20 @@ class SlotManager:
             return await self._ungated(request)
         if self._closing_began() is not None and request not in self._handed_back:
             return self._hand_back(request)
-        slot_key = self._slot_key(request)
+        downloader = self._get_downloader()
+        slot_key = downloader.get_slot_key(request)
         gate = self.registry.gate(self.keys.of_request(request))
-        self._check_stalled(gate)
-        self._tighten_by_slot(gate, slot_key)
+        if gate.stalled:
+            self._stats.stalled(gate)
+            raise _stalled(gate)
+        if self._settings.slots:
+            self._tighten_by_slot(gate, slot_key)
         # Before anybody else's code runs: a gate with a claim on it cannot be forgotten meanwhile.
         permit = gate.arrive(request.priority)
         visit = None
         try:
-            visit = self._views.enter(self._slots(), gate, request, slot_key)
-            self._send(signals.request_reached_downloader, request=request)
+            visit = self._views.enter(downloader.slots, gate, request, slot_key)
+            self._send(signal=signals.request_reached_downloader, request=request)
             response = await self._through(gate, permit, request, visit)
         finally:
             try:
@@ -121,7 +127,7 @@ class SlotManager:
                 self._waiting.look_for_close()
             finally:
                 gate.leave(permit)
-                self._send(signals.request_left_downloader, request=request)
+                self._send(signal=signals.request_left_downloader, request=request)
                 if visit is not None:
                     visit.leave()
         if response is None:
@@ -167,7 +173,7 @@ class SlotManager:
         """Cancel every timer. Nothing may be in flight or waiting any more."""
         self._lag.stop()
         self._waiting.stop()
-        if self._busy or self._waiting:
+        if self._in_flight or self._waiting:
             logger.error("closed with requests at the gates: %r", self)
 
     # -- one download ---------------------------------------------------------------------------
@@ -183,25 +189,24 @@ class SlotManager:
                 return None
         self._epochs[request] = permit.epoch
         self._stats.departed(permit.in_flight, waited=waited)
-        self._busy[gate] = self._busy.get(gate, 0) + 1
+        self._in_flight += 1
         self._lag.start()
         visit.departed()
         try:
             return await self._transfer(gate, permit, request, visit)
         finally:
             visit.landed()
-            self._busy[gate] -= 1
-            if not self._busy[gate]:
-                del self._busy[gate]
-                if not self._busy:
-                    self._lag.stop()
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._lag.rest()
 
     async def _transfer(
         self, gate: Gate, permit: Permit, request: Request, visit: Visit
     ) -> Response:
         started = self._clock()
+        meta = request.meta
         # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
-        request.meta.pop(_LATENCY, None)
+        meta.pop(_LATENCY, None)
         try:
             response: Response = await self._handlers().download_request_async(request)
         except Exception as error:
@@ -210,7 +215,7 @@ class SlotManager:
                 # StopDownload says nothing of the host, but the headers it came with do.
                 outcome = Outcome.REFUSED
             else:
-                outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
+                outcome = outcome_of_error(error, via_proxy=bool(meta.get("proxy")))
             if outcome is Outcome.REFUSED:
                 self._count_refusal(request)
             self._learn(gate, permit, request, outcome, started, type(error).__name__)
@@ -221,15 +226,13 @@ class SlotManager:
             self._count_refusal(request)
             if self._http_cache:
                 # A refusal in the cache would answer every retry, and the next crawl too.
-                request.meta["_dont_cache"] = True
+                meta["_dont_cache"] = True
         else:
             self._retries.answered(request, response.status)
-        cause = str(response.status)
-        if outcome is Outcome.REFUSED and response.status not in self._settings.refusal_codes:
-            cause = f"{_DETECTED} {cause}"
+        cause = self._cause(outcome, response)
         self._learn(gate, permit, request, outcome, started, cause, asked_s)
         self._hear_quotas(gate, permit, request, response)
-        self._send(signals.response_downloaded, response=response, request=request)
+        self._send(signal=signals.response_downloaded, response=response, request=request)
         return response
 
     def _outcome(self, request: Request, response: Response) -> tuple[Outcome, float | None]:
@@ -246,10 +249,14 @@ class SlotManager:
             if refused:
                 return Outcome.REFUSED, asked_s
         if outcome is Outcome.OK and (
-            "download_stopped" in response.flags or _scheme(request) == "ftp"
+            "download_stopped" in response.flags or request.url.startswith("ftp:")
         ):
             outcome = Outcome.NEUTRAL
         return outcome, None
+
+    def _cause(self, outcome: Outcome, response: Response) -> str:
+        hidden = outcome is Outcome.REFUSED and response.status not in self._settings.refusal_codes
+        return f"{_DETECTED} {response.status}" if hidden else str(response.status)
 
     def _learn(
         self,
@@ -270,6 +277,8 @@ class SlotManager:
             self._spoiled(gate)
             latency_s = None
         verdict = gate.record(permit, outcome, latency_s, asked_s)
+        if verdict is NOTHING:
+            return
         self._stats.recorded(gate, outcome, verdict)
         # What a detector finds has a status that says otherwise.
         hidden = outcome is Outcome.REFUSED and cause.startswith(_DETECTED)
@@ -304,7 +313,7 @@ class SlotManager:
             gate.tighten(rule.concurrency, rule.delay_s, rule.jitter)
 
     def _stood_still(self, now: float, seconds: float) -> None:
-        for gate in tuple(self._busy):
+        for gate in [gate for gate in self.registry if gate.in_flight]:
             gate.stood_still(now, seconds)
 
     def _count_refusal(self, request: Request) -> None:
@@ -344,20 +353,15 @@ class SlotManager:
         bypass = request.meta.get("hostgate_bypass") and _scheme(request) in GATED_SCHEMES
         if not bypass and not self._views.owns(self._slots(), self._slot_key(request)):
             return None
-        self._send(signals.request_reached_downloader, request=request)
+        self._send(signal=signals.request_reached_downloader, request=request)
         try:
             response: Response = await self._handlers().download_request_async(request)
-            self._send(signals.response_downloaded, response=response, request=request)
+            self._send(signal=signals.response_downloaded, response=response, request=request)
             return response
         finally:
-            self._send(signals.request_left_downloader, request=request)
+            self._send(signal=signals.request_left_downloader, request=request)
 
     # -- waiting and closing --------------------------------------------------------------------
-
-    def _check_stalled(self, gate: Gate) -> None:
-        if gate.stalled:
-            self._stats.stalled(gate)
-            raise _stalled(gate)
 
     async def _wait(self, gate: Gate, permit: Permit, request: Request) -> bool:
         """Wait for the grant; ``False`` if the request should be handed back instead."""
@@ -413,11 +417,6 @@ class SlotManager:
 
     def _slot_key(self, request: Request) -> Any:
         return self._get_downloader().get_slot_key(request)
-
-    def _send(self, signal: object, **arguments: object) -> None:
-        self._crawler.signals.send_catch_log(
-            signal=signal, spider=self._crawler.spider, **arguments
-        )
 
     # -- gates ----------------------------------------------------------------------------------
 

@@ -206,7 +206,7 @@ def assert_idle(manager: SlotManager) -> None:
         assert gate.in_flight == 0, gate
         assert gate.waiting == 0, gate
         assert gate.semaphore._timer is None, gate
-    assert not manager._busy
+    assert not manager._in_flight
     assert not manager._waiting
     assert manager._lag._timer is None
     assert manager._waiting._watch is None

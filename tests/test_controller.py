@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_hostgate.controller import Controller, Decision, Law, Reason, Window
+from scrapy_hostgate.controller import Controller, Decision, Law, Reason, Recent, Window
 from scrapy_hostgate.outcome import Outcome, Sample
 
 # p95 0.25 s, median 0.125 s: faster than 0.6 × p95 = 0.15 s. All three are exact in binary.
@@ -72,7 +72,7 @@ def state(controller: Controller) -> dict[str, object]:
     known: dict[str, object] = {}
     for name in Controller.__slots__:
         value = getattr(controller, name)
-        known[name] = list(value._ring) if isinstance(value, Window) else value
+        known[name] = list(value._ring) if isinstance(value, Recent) else value
     return known
 
 
