@@ -29,9 +29,8 @@ from scrapy.crawler import CrawlerProcess
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "example_project"))
 
-from demo.behaviours import Reply  # noqa: E402
+from demo.behaviours import after, outage  # noqa: E402
 from demo.origin import OriginThread  # noqa: E402
-from demo.origin_record import Arrival  # noqa: E402
 
 HOST = "127.0.0.2"
 BEGINS_AFTER = 50
@@ -41,21 +40,6 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "autothrottle": {"AUTOTHROTTLE_ENABLED": True},
     "hostgate": {"DOWNLOADER_MIDDLEWARES": {"scrapy_hostgate.HostGateMiddleware": 1000}},
 }
-
-
-class OutageInStride:
-    """Serves the first pages, then refuses for a time, then serves again."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.began: float | None = None
-
-    def __call__(self, number: int, arrival: Arrival, now: float) -> Reply:
-        if number > BEGINS_AFTER and self.began is None:
-            self.began = now
-        if self.began is not None and now < self.began + self.seconds:
-            return Reply(status=503)
-        return Reply(delay=LATENCY_S)
 
 
 class PagesSpider(scrapy.Spider):
@@ -81,7 +65,8 @@ def crawl_here(contender: str, base: str, count: str) -> None:
 
 
 def measure(contender: str, seconds: float, count: int) -> dict[str, Any]:
-    with OriginThread({HOST: OutageInStride(seconds)}) as origin:
+    host = after(BEGINS_AFTER, LATENCY_S, outage(0, seconds, LATENCY_S))
+    with OriginThread({HOST: host}) as origin:
         base = origin.url(HOST, "").rstrip("/")
         started = time.monotonic()
         subprocess.run(

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scrapy_hostgate.outcome import Outcome, Sample
+from scrapy_hostgate.saved import Plain, Saved
 
 FLOOR = 1
 BASELINE_WINDOW = 64
@@ -127,9 +128,10 @@ def nearest_rank(ordered: Sequence[float], q: float) -> float:
 class Controller:
     """Moves one host's limit. Tell it every sample with :meth:`observe`."""
 
-    # All mutable state: the limit and its epoch; the two windows and the smoothed baseline; what
-    # was seen since the last change (_reached, _ok_since_change, _slow_run); when and at which
-    # level the host last complained, and how long it must now behave before a step back up.
+    # All mutable state: the limit and its epoch; the two windows and the smoothed baseline, and
+    # whether that has had a full window to settle on; what was seen since the last change
+    # (_reached, _ok_since_change, _slow_run); when and at which level the host last complained, and
+    # how long it must now behave before a step back up.
     __slots__ = (
         "_baseline_at",
         "_ok_since_change",
@@ -138,6 +140,7 @@ class Controller:
         "_refused_at",
         "_refused_level",
         "_served_since_refusal",
+        "_settled",
         "_shrunk_at",
         "_slow_run",
         "_window",
@@ -158,6 +161,7 @@ class Controller:
         self._window = Window(BASELINE_WINDOW)
         self._recent = Recent(RECENT_WINDOW)
         self._baseline_at = now
+        self._settled = False
         self.changed_at = now
         self._refused_at = -math.inf
         self._refused_level: int | None = None
@@ -256,6 +260,58 @@ class Controller:
             raise ValueError(f"limit must be from {FLOOR} to {self.law.ceiling}, not {limit!r}")
         return self._change(limit, Reason.RESIZED, now)
 
+    def export(self, now: float, offset_s: float) -> Plain:
+        """What has been learnt, as plain numbers for :meth:`restore`; empty if nothing has.
+
+        Times become Unix seconds: ``offset_s`` is what has to be added to ours for that. Single
+        samples are left out: the baseline stands for them, and the next step has to be earned anew.
+        """
+        told: Plain = {}
+        if self.baseline_s is not None:
+            told["baseline_s"] = self.baseline_s
+            told["baseline_at"] = self._baseline_at + offset_s
+            told["settled"] = self._settled
+        if self.epoch:
+            told["epoch"] = self.epoch
+        if self.troubled(now):
+            told["limit"], told["start"] = self.limit, self.law.start
+        if self.recovery_delay_s > self.law.recovery_delay_s:
+            told["recovery_delay_s"] = self.recovery_delay_s
+        if self._refused_level is not None:
+            told["refused_at"] = self._refused_at + offset_s
+            told["refused_level"] = self._refused_level
+            told["served_since_refusal"] = self._served_since_refusal
+        if self._shrunk_at > -math.inf:
+            told["shrunk_at"] = self._shrunk_at + offset_s
+        return told
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from what was exported, within today's law.
+
+        Raises ``ValueError`` for what cannot have been exported.
+        """
+        law = self.law
+        if "baseline_s" in saved:
+            self.baseline_s = saved.seconds("baseline_s")
+            if not self.baseline_s:
+                raise ValueError("baseline_s is 0")
+            self._baseline_at = saved.past("baseline_at")
+            self._settled = saved.flag("settled")
+        self.epoch = saved.whole("epoch", 0)
+        # What was earned above another start was earned under other conditions.
+        same_start = saved.whole("start", law.start) == law.start
+        self.limit = min(
+            saved.whole("limit", law.start, least=FLOOR), law.ceiling if same_start else law.start
+        )
+        self.recovery_delay_s = max(
+            law.recovery_delay_s, min(saved.seconds("recovery_delay_s"), MAX_RECOVERY_DELAY_S)
+        )
+        if "refused_level" in saved:
+            self._refused_at = saved.past("refused_at")
+            self._refused_level = saved.whole("refused_level", FLOOR, least=FLOOR)
+            self._served_since_refusal = saved.flag("served_since_refusal")
+        self._shrunk_at = saved.past("shrunk_at")
+
     def _is_slow(self, latency: float) -> bool:
         if latency > self.law.slow_latency_s:
             return True
@@ -274,13 +330,14 @@ class Controller:
         if in_flight > self.law.start:
             return
         self._window.push(latency)
+        self._settled = self._settled or len(self._window) == BASELINE_WINDOW
         if len(self._window) < MIN_SAMPLES:
             return
         p95 = self._window.quantile(0.95)
         elapsed_s, self._baseline_at = now - self._baseline_at, now
         if self.baseline_s is None:
             self.baseline_s = p95
-        elif p95 < self.baseline_s or len(self._window) < BASELINE_WINDOW:
+        elif p95 < self.baseline_s or not self._settled:
             # The window's first filling may correct itself both ways: a first estimate from twenty
             # samples of a heavy-tailed host is often far too low, and would stay so.
             self.baseline_s += BASELINE_GAIN * (p95 - self.baseline_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from scrapy_hostgate.controller import Controller, Decision, Law, Reason
 from scrapy_hostgate.outcome import Outcome, Sample
 from scrapy_hostgate.pacer import BACKOFF_BASE_S, Pace, Pacer, Pause
 from scrapy_hostgate.quota import Quota
+from scrapy_hostgate.saved import Plain, Saved
 from scrapy_hostgate.semaphore import AdaptiveSemaphore, CallLater, Permit
 
 # How long before a standstill a request may have departed and still be held up by it: connecting
@@ -275,11 +277,47 @@ class Gate:
         """
         if self.in_flight or self.waiting or self.pacer.next_departure(now) > now:
             return False
-        # What was learnt of a host with which nothing has happened for ten minutes is old news.
-        last = max(self.pacer.last_departure, self.controller.changed_at)
-        return now - last >= FORGET_AFTER_S or (
+        return self._old_news(now) or (
             self.pacer.at_rest(now) and not self.controller.troubled(now)
         )
+
+    def export(self, now: float, offset_s: float) -> Plain:
+        """What has been learnt, as plain numbers for :meth:`restore`; empty if nothing has.
+
+        ``now`` is monotonic seconds; times become Unix seconds, for which ``offset_s`` is added.
+        """
+        if self._old_news(now):
+            return {}
+        parts = {
+            "controller": self.controller.export(now, offset_s),
+            "pacer": self.pacer.export(now, offset_s),
+        }
+        told: Plain = {name: part for name, part in parts.items() if part}
+        if told:
+            told["changed_at"] = self.controller.changed_at + offset_s
+            if self.pacer.last_departure > -math.inf:
+                told["departed_at"] = self.pacer.last_departure + offset_s
+            if self._refusing_since is not None:
+                told["refusing_since"] = self._refusing_since + offset_s
+            if self._stalled_at is not None:
+                told["stalled_at"] = self._stalled_at + offset_s
+        return told
+
+    def restore(self, saved: Saved) -> bool:
+        """Go on from what was exported; ``False`` if it is old news. Only for a new gate.
+
+        Raises ``ValueError`` for what cannot have been exported; the gate is of no use then.
+        """
+        self.controller.restore(saved.part("controller"))
+        self.controller.changed_at = saved.past("changed_at")
+        self.pacer.restore(saved.part("pacer"))
+        self.pacer.last_departure = saved.past("departed_at")
+        if "refusing_since" in saved:
+            self._refusing_since = saved.past("refusing_since")
+        if "stalled_at" in saved:
+            self._stalled_at = saved.past("stalled_at")
+        self.semaphore.resize(self.controller.limit)
+        return not self._old_news(saved.now)
 
     def snapshot(self) -> GateSnapshot:
         now = self._clock()
@@ -305,6 +343,11 @@ class Gate:
             departures=self.departures,
             refusals=self.refusals,
         )
+
+    def _old_news(self, now: float) -> bool:
+        """Whether nothing has happened with the host for ten minutes, nor holds it up now."""
+        last = max(self.pacer.last_departure, self.controller.changed_at)
+        return now - last >= FORGET_AFTER_S and self.pacer.next_departure(now) <= now
 
     def _departing(self, permit: Permit, now: float) -> None:
         permit.epoch = self.controller.epoch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from scrapy_hostgate.saved import Plain, Saved
+
 QUIET_S = 600.0
 # Below this a spacing means nothing: one turn of the event loop takes as long.
 NEGLIGIBLE_S = 0.005
@@ -33,6 +35,29 @@ class PenaltyInterval:
         self.refused_s = interval_s
         self.interval_s = 2 * interval_s
         self._stepped_at = self._lowered_at = now
+
+    def export(self, offset_s: float) -> Plain:
+        """The penalty as plain numbers for :meth:`restore`, times as Unix seconds; empty if none.
+
+        ``offset_s`` is what has to be added to our times for that.
+        """
+        if not self.interval_s:
+            return {}
+        return {
+            "interval_s": self.interval_s,
+            "refused_s": self.refused_s,
+            "stepped_at": self._stepped_at + offset_s,
+            "lowered_at": self._lowered_at + offset_s,
+        }
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from what was exported. Raises ``ValueError`` if that is impossible."""
+        interval_s, refused_s = saved.seconds("interval_s"), saved.seconds("refused_s")
+        if refused_s > interval_s:
+            raise ValueError(f"refused_s ({refused_s!r}) is more than interval_s ({interval_s!r})")
+        self.interval_s, self.refused_s = interval_s, refused_s
+        self._stepped_at = saved.past("stepped_at")
+        self._lowered_at = saved.past("lowered_at")
 
     def relax(self, now: float, recovery_delay_s: float) -> bool:
         """Take one step back if ``recovery_delay_s`` have passed since the last; say whether."""

@@ -12,6 +12,8 @@ from scrapy.downloadermiddlewares.retry import RetryMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.conf import build_component_list
+from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.job import job_dir
 from scrapy.utils.misc import load_object
 
 from scrapy_hostgate.checks import HostGateSettingsError
@@ -42,6 +44,13 @@ class HostGateMiddleware:
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
         self._hear_robots()
+        self._learnt = None
+        folder = job_dir(crawler.settings)
+        if folder is not None:
+            self._learnt = self._manager.learnt_state(folder)
+            # Now and not when the spider opens: others may send requests at that signal too.
+            self._learnt.restore()
+            crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -125,8 +134,14 @@ class HostGateMiddleware:
         if delay_s:
             self._manager.crawl_delay(request, delay_s)
 
-    def _spider_closed(self) -> None:
+    def _spider_opened(self) -> None:
+        if self._learnt is not None:
+            self._learnt.start()
+
+    async def _spider_closed(self) -> None:
         self._manager.sum_up()
+        if self._learnt is not None:
+            await maybe_deferred_to_future(self._learnt.close())
 
     def _engine_stopped(self) -> None:
         self._manager.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scrapy_hostgate.interval import PenaltyInterval
+from scrapy_hostgate.saved import Plain, Saved
 
 BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 60.0
@@ -251,6 +252,40 @@ class Pacer:
         """robots.txt asks for ``delay_s`` seconds between departures, the last one included."""
         self.crawl_delay_s = max(self.crawl_delay_s, min(delay_s, MAX_CRAWL_DELAY_S))
         self._not_before = max(self._not_before, self.last_departure + self.crawl_delay_s)
+
+    def export(self, now: float, offset_s: float) -> Plain:
+        """What still holds at ``now``, as plain numbers for :meth:`restore`; empty if nothing does.
+
+        Times become Unix seconds: ``offset_s`` is what has to be added to ours for that.
+        """
+        told: Plain = {
+            name: at + offset_s
+            for name, at in (
+                ("pause_until", self.pause_until),
+                ("not_before", self._not_before),
+                ("tat", self._tat),
+            )
+            if at > now
+        }
+        if self.refusals_in_a_row:
+            told["refusals_in_a_row"] = self.refusals_in_a_row
+        if self.penalty.interval_s:
+            told["penalty"] = self.penalty.export(offset_s)
+        return told
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from what was exported, within today's pace.
+
+        Raises ``ValueError`` for what cannot have been exported.
+        """
+        pace, now = self.pace, saved.now
+        self.pause_until = min(saved.deadline("pause_until"), now + pace.max_pause_s)
+        self._not_before = saved.deadline("not_before")
+        # No bucket is ever emptier than this, and a rate may have been raised since.
+        fullest = max(now, self.pause_until) + pace.burst * pace.rate_interval_s
+        self._tat = min(saved.deadline("tat"), fullest)
+        self.refusals_in_a_row = saved.whole("refusals_in_a_row", 0)
+        self.penalty.restore(saved.part("penalty"))
 
     def at_rest(self, now: float) -> bool:
         """Whether forgetting this pacer would lose nothing that a new one would not do too."""

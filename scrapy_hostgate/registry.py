@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from scrapy_hostgate.gate import Gate
+from scrapy_hostgate.saved import Saved
 
 # So many gates of a full table are looked at for each new host: making room must cost little.
 _SWEEP = 8
@@ -60,6 +61,19 @@ class Registry:
             self._make_room()
         gate = self._gates[key] = self._make_gate(key)
         return gate
+
+    def restore(self, key: str, saved: Saved) -> bool:
+        """Make the gate of ``key`` from what was saved of it; say whether, or it was old news.
+
+        Raises ``ValueError`` for what cannot have been saved; there is no gate then.
+        """
+        gate = self._make_gate(key)
+        if not gate.restore(saved):
+            return False
+        if len(self._gates) >= self._max_hosts:
+            self._make_room()
+        self._gates[key] = gate
+        return True
 
     def _make_room(self) -> None:
         now = self._clock()

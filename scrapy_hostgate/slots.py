@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -35,6 +36,7 @@ from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
 from scrapy_hostgate.semaphore import CallLater, Permit, Timer
 from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.slotview import SlotTable, Visit
+from scrapy_hostgate.state import LearntState
 from scrapy_hostgate.waiting import WaitingRoom
 
 if TYPE_CHECKING:
@@ -162,6 +164,18 @@ class SlotManager:
         gate = self.registry.get(key)
         if gate is not None:
             gate.crawl_delay(delay_s)
+
+    def learnt_state(self, folder: str) -> LearntState:
+        """What the gates learn, to be kept in ``folder`` from one run of a job to the next."""
+        return LearntState(
+            Path(folder),
+            self.registry,
+            max_hosts=self._settings.max_hosts,
+            clock=self._clock,
+            wall_clock=time.time,
+            call_later=self._call_later,
+            spider=self._crawler.spider,
+        )
 
     def sum_up(self) -> None:
         """The spider has closed: write the last stats, also of each host that has its own."""

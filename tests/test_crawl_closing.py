@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from scrapy_hostgate import SpiderClosingError
 HOST = "127.0.0.2"
 OTHER = "127.0.0.3"
 A_MINUTE = Reply(429, {"Retry-After": "60"})
+FOUR_SECONDS = Reply(429, {"Retry-After": "4"})
 # Scrapy 2.14 leaves the file of an empty disk queue open when it resumes a crawl.
 resumes = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <_io.FileIO name=.*requests.queue"
@@ -117,13 +119,15 @@ async def test_a_short_pause_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("reactor", ["asyncio", "select", "none"])
-def test_one_interrupt_in_a_pause_ends_the_crawl_cleanly(reactor: str) -> None:
-    """One Ctrl-C while all wait behind a pause of a minute: a clean end, nothing sent (HG-21a)."""
+def test_one_interrupt_in_a_pause_ends_the_crawl_cleanly(reactor: str, tmp_path: Path) -> None:
+    """One Ctrl-C while all wait behind a pause of a minute: a clean end, nothing sent (HG-21a), and
+    the pause is on record for the next run."""
     if reactor == "none" and not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):
         pytest.skip("this Scrapy always runs a reactor")
     # Slow to refuse, so that all requests are at the gate by then.
     with OriginThread({HOST: always(Reply(429, {"Retry-After": "60"}, delay=0.5))}) as origin:
-        child = start_child(pages(origin, HOST, 10), reactor=reactor)
+        settings = {"JOBDIR": str(tmp_path)}
+        child = start_child(pages(origin, HOST, 10), settings, reactor=reactor)
         wait_for(lambda: "pause 60.0 s" in child.log, child)
         interrupted_at = time.monotonic()
         child.process.send_signal(signal.SIGINT)
@@ -137,6 +141,9 @@ def test_one_interrupt_in_a_pause_ends_the_crawl_cleanly(reactor: str) -> None:
     # The two that were refused may still be on their way back to the gate.
     assert result.stats["hostgate/handed_back"] >= 8
     assert "Unhandled" not in result.log
+    _, (host, learnt) = map(json.loads, (tmp_path / "hostgate.jsonl").read_text().splitlines())
+    assert host == HOST
+    assert 40 < learnt["pacer"]["pause_until"] - time.time() < 60
 
 
 def test_two_interrupts_end_even_a_download() -> None:
@@ -172,23 +179,30 @@ def wait_for(condition: Callable[[], bool], child: Any, timeout_s: float = 30) -
 @resumes
 @pytest_twisted.ensureDeferred
 async def test_a_second_run_fetches_what_waited_when_the_first_was_closed(tmp_path: Path) -> None:
-    """Three pages served, then a pause of a minute with ten requests behind it. Closing takes
-    under five seconds and sends nothing; the second run fetches the rest: no page lost, none
+    """Three pages served, then a pause of 4 s with ten requests behind it. Closing does not wait
+    for its end; the second run, begun at once, does, and fetches the rest: no page lost, none
     twice (HG-21a, HG-22)."""
     settings = pinned(1) | {"JOBDIR": str(tmp_path)}
-    with OriginThread({HOST: scripted([Reply(), Reply(), Reply(), A_MINUTE])}) as origin:
+    with OriginThread({HOST: scripted([Reply(), Reply(), Reply(), FOUR_SECONDS])}) as origin:
         job = pages(origin, HOST, 13)
-        first, took = await crawl_until(waiting(HOST, 10), job, settings)
+        first, _ = await crawl_until(waiting(HOST, 10), job, settings)
         in_first_run = origin.record(HOST).arrivals
         second = await crawl([], settings)
         arrivals = origin.record(HOST).arrivals
     assert [arrival.status for arrival in in_first_run] == [200, 200, 200, 429]
-    assert took < 5
+    assert_pause_was_kept(arrivals[3], arrivals[4], 4, first)
     assert served(arrivals) == dict.fromkeys((f"/p{n}" for n in range(13)), 1)
     assert len(arrivals) == 14
     assert sorted(a.url for a in first.answers + second.answers) == sorted(job)
     assert first.stats["hostgate/handed_back"] == 10
     assert_all_on_disk(first)
+
+
+def assert_pause_was_kept(refused: Arrival, then: Arrival, pause_s: float, first: Result) -> None:
+    """The first run ended within the pause, and nothing came from the second before its end."""
+    assert refused.ended is not None
+    assert first.ended < refused.ended + pause_s
+    assert refused.ended + pause_s - 0.01 <= then.at < refused.ended + pause_s + 4
 
 
 class StoppingSpider(JobSpider):
@@ -391,17 +405,18 @@ async def test_a_callback_that_waits_at_an_open_gate_gets_its_page_at_closing() 
 @resumes
 @pytest_twisted.ensureDeferred
 async def test_pages_that_wait_for_a_paused_robots_txt_are_kept_at_closing(tmp_path: Path) -> None:
-    """robots.txt is refused for a minute and five pages wait for it: closing takes seconds, sends
-    nothing, and a second run asks for robots.txt and all five (HG-16, HG-21a)."""
+    """robots.txt is refused for 4 s and five pages wait for it: closing sends nothing and does not
+    wait, and a second run asks for robots.txt, after the pause, and all five (HG-16, HG-21a)."""
     settings = pinned(1) | {"JOBDIR": str(tmp_path), "ROBOTSTXT_OBEY": True}
-    with OriginThread({HOST: scripted([A_MINUTE])}) as origin:
+    with OriginThread({HOST: scripted([FOUR_SECONDS])}) as origin:
         job = pages(origin, HOST, 5)
-        first, took = await crawl_until(waiting(HOST, 1), job, settings)
+        first, _ = await crawl_until(waiting(HOST, 1), job, settings)
         in_first_run = [arrival.path for arrival in origin.record(HOST).arrivals]
         second = await crawl([], settings)
-        paths = [arrival.path for arrival in origin.record(HOST).arrivals]
+        arrivals = origin.record(HOST).arrivals
+    paths = [arrival.path for arrival in arrivals]
     assert in_first_run == ["/robots.txt"]
-    assert took < 8
+    assert_pause_was_kept(arrivals[0], arrivals[1], 4, first)
     assert paths[1] == "/robots.txt"
     assert sorted(paths[2:]) == [f"/p{n}" for n in range(5)]
     assert first.answers == []

@@ -162,6 +162,24 @@ def scripted(replies: Sequence[Reply], then: Reply | None = None) -> Behaviour:
     return behave
 
 
+def after(number: int, latency: Latency, then: Behaviour) -> Behaviour:
+    """Answer the first ``number`` arrivals of each host as ``latency`` says, all later ones as
+    ``then`` does.
+
+    The clock and the numbers that ``then`` is given begin with the first that it answers: a host in
+    trouble from its 21st page on is so for every client, however fast that is.
+    """
+    base = _behaviour(latency)
+    began: dict[str, float] = {}
+
+    def behave(count: int, arrival: Arrival, now: float) -> Reply | None:
+        if count <= number:
+            return base(count, arrival, now)
+        return then(count - number, arrival, now - began.setdefault(arrival.host, now))
+
+    return behave
+
+
 RateHeaders: TypeAlias = Callable[[int, float], Mapping[str, HeaderValue] | None]
 
 

@@ -28,6 +28,7 @@ from .behaviours import (
     ENDS,
     Behaviour,
     Reply,
+    after,
     degrade,
     outage,
     query_controls,
@@ -170,6 +171,11 @@ _KINDS: dict[str, _Kind] = {
     "outage": _Kind(outage, _WINDOW_KEYS, _REFUSAL_KEYS),
     "degrade": _Kind(degrade, {**_WINDOW_KEYS, "slow_latency": _latency}),
     "scripted": _Kind(scripted, {"replies": _replies}, {"then": _reply}),
+    # Its "then" is called late: the table it is looked up in is not complete here.
+    "after": _Kind(
+        after,
+        {"number": _whole(1), **_LATENCY_KEY, "then": lambda value: _behaviour(value)},
+    ),
     "rate_limit": _Kind(
         rate_limit,
         {

@@ -1,0 +1,281 @@
+"""Six clients against the same hosts: who gets every page, and what does it cost the hosts?
+
+    python benchmarks/peers.py [--quick] [--runs 3] [--scenario NAME,...] [--client NAME,...]
+                               [--jobs 3] [--timeout 240] [--json FILE]
+
+Scrapy as it is, with AutoThrottle, with the settings of its project template; Crawlee for Python
+with its ThrottlingRequestManager (``pip install 'scrapy-hostgate[bench]'``); and scrapy_hostgate.
+Every crawl is a process of its own against freshly started hosts on the loopback interface, whose
+record is what a client is judged by. Printed are medians over the runs.
+
+Exit status: 0 if scrapy_hostgate got every page, no host saw more than four at a time, and in the
+broad scenario all healthy pages came within 1.2 times the time of a crawl without the sick hosts
+that may have as many in flight as those leave over; 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+
+import scrapy
+from peers_clients import CLIENTS, missing
+from peers_scenarios import Scenario, scenarios
+
+import scrapy_hostgate
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "example_project"))
+
+from demo.origin import start_process  # noqa: E402
+from demo.origin_record import HostRecord  # noqa: E402
+
+OURS = ("hostgate", "hostgate-addon")
+MOST_AT_A_TIME = 4
+HEALTHY_WITHIN = 1.2
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the hosts saw of one crawl. Times are seconds.
+
+    ``peak`` is the most in flight at any one host; ``rush`` is how many requests came to hosts in
+    the 2 s after they had first refused. ``wall_s`` and ``healthy_s`` count from the first arrival
+    of all to the last end of any request, and of a page of a healthy host.
+    """
+
+    scenario: str
+    client: str
+    pages: float
+    asked: int
+    wall_s: float
+    peak: float
+    refusals: float
+    rush: float
+    healthy_s: float
+    timed_out: bool = False
+
+
+def measure(scenario: Scenario, client: str, timeout_s: float) -> Figures:
+    """Run one crawl, and read the hosts' record of it."""
+    with start_process(scenario.origin_config()) as origin:
+        job = {
+            "urls": scenario.urls(origin.port),
+            "hosts": list(scenario.hosts),
+            "in_all": scenario.in_all,
+        }
+        timed_out = False
+        try:
+            subprocess.run(
+                [sys.executable, str(HERE / "peers_clients.py"), client],
+                check=True,
+                input=json.dumps(job),
+                text=True,
+                stdout=subprocess.DEVNULL,
+                timeout=timeout_s,
+                # A proxy of the environment would stand between the client and the hosts.
+                env={k: v for k, v in os.environ.items() if "_proxy" not in k.lower()},
+            )
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        records = {host: origin.records().get(host, HostRecord(host)) for host in scenario.hosts}
+    return _judge(scenario, client, records, timed_out)
+
+
+def _judge(
+    scenario: Scenario, client: str, records: dict[str, HostRecord], timed_out: bool
+) -> Figures:
+    arrivals = [arrival for record in records.values() for arrival in record.arrivals]
+    began = min((arrival.at for arrival in arrivals), default=0.0)
+    rush = 0
+    for record in records.values():
+        first = record.first_refusal_at
+        rush += 0 if first is None else len(record.arrivals_between(first, first + 2))
+    return Figures(
+        scenario=scenario.name,
+        client=client,
+        pages=sum(len(r.pages() & set(scenario.paths(host))) for host, r in records.items()),
+        asked=scenario.asked,
+        wall_s=max((a.ended or a.at for a in arrivals), default=began) - began,
+        peak=max(record.peak for record in records.values()),
+        refusals=sum(record.refusals for record in records.values()),
+        rush=rush,
+        healthy_s=max(
+            (
+                arrival.ended or arrival.at
+                for host, record in records.items()
+                if scenario.hosts[host].healthy
+                for arrival in record.arrivals
+                if arrival.status == 200
+            ),
+            default=began,
+        )
+        - began,
+        timed_out=timed_out,
+    )
+
+
+def median(runs: list[Figures]) -> Figures:
+    """The median of each figure over several runs of the same crawl."""
+    first = runs[0]
+    middle = {
+        name: statistics.median(getattr(run, name) for run in runs)
+        for name in ("pages", "wall_s", "peak", "refusals", "rush", "healthy_s")
+    }
+    return Figures(
+        scenario=first.scenario,
+        client=first.client,
+        asked=first.asked,
+        timed_out=any(run.timed_out for run in runs),
+        **middle,
+    )
+
+
+def table(rows: list[Figures], chosen: dict[str, Scenario]) -> str:
+    """Markdown, so that it can be pasted."""
+    lines = [
+        "| scenario | client | pages | wall | peak | refusals | in the 2 s after the first |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, group in groupby(rows, key=lambda row: row.scenario):
+        what = f"{name}: {chosen[name].what}"
+        for row in group:
+            late = " (timed out)" if row.timed_out else ""
+            rush = f"{row.rush:g}" if row.refusals else "–"
+            lines.append(
+                f"| {what} | {CLIENTS[row.client]} | {row.pages:g} of {row.asked}{late} "
+                f"| {row.wall_s:.1f} s | {row.peak:g} | {row.refusals:g} | {rush} |"
+            )
+            what = ""
+    return "\n".join(lines)
+
+
+def failures(runs: list[Figures]) -> list[str]:
+    """What scrapy_hostgate did not keep, in any run, in words."""
+    failed = []
+    for run in runs:
+        if run.client not in OURS:
+            continue
+        where = f"{CLIENTS[run.client]}, {run.scenario}"
+        if run.timed_out:
+            failed.append(f"{where}: timed out")
+        if run.pages < run.asked:
+            failed.append(f"{where}: {run.asked - run.pages:g} pages lost")
+        if run.peak > MOST_AT_A_TIME:
+            failed.append(f"{where}: a host saw {run.peak:g} at a time")
+    return failed
+
+
+def healthy_ratio(runs: list[Figures], alone: list[Figures]) -> float:
+    """By what the sick hosts lengthen the healthy ones' crawl: the median over pairs of runs."""
+    return statistics.median(
+        run.healthy_s / reference.healthy_s for run, reference in zip(runs, alone)
+    )
+
+
+def main() -> int:
+    options = _options()
+    chosen = options.scenarios
+    for client in options.clients:
+        if lacks := missing(client):
+            print(f"{CLIENTS[client]} is left out: it takes {lacks}")
+    clients = [client for client in options.clients if not missing(client)]
+    runs: list[Figures] = []
+    alone: list[Figures] = []
+    started = time.monotonic()
+    for number in range(options.runs):
+        # A single slow host costs no CPU to speak of, so these may run beside each other.
+        singles = [s for s in chosen.values() if len(s.hosts) == 1]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            runs += pool.map(
+                lambda pair: measure(pair[0], pair[1], options.timeout),
+                [(scenario, client) for client in clients for scenario in singles],
+            )
+        for scenario in chosen.values():
+            if len(scenario.hosts) == 1:
+                continue
+            for client in clients:
+                runs.append(measure(scenario, client, options.timeout))
+                if client == OURS[-1]:
+                    alone.append(measure(scenario.healthy_only(), client, options.timeout))
+        took = time.monotonic() - started
+        print(f"run {number + 1} of {options.runs} done after {took:.0f} s", file=sys.stderr)
+    order = {(scenario, client): 0 for scenario in chosen for client in clients}
+    rows = [median([run for run in runs if (run.scenario, run.client) == which]) for which in order]
+    print(_versions(options.runs))
+    print(table(rows, chosen))
+    failed = failures(runs)
+    failed += _judge_broad([r for r in runs if r.scenario == "broad"], alone)
+    if options.json:
+        told = [asdict(run) for run in runs + alone]
+        options.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    for failure in failed:
+        print(f"FAILED: {failure}")
+    return 1 if failed else 0
+
+
+def _judge_broad(runs: list[Figures], alone: list[Figures]) -> list[str]:
+    ours = [run for run in runs if run.client == OURS[-1]]
+    if not ours:
+        return []
+    ratio = healthy_ratio(ours, alone)
+    print(
+        f"broad: all healthy pages after {statistics.median(r.healthy_s for r in ours):.1f} s, "
+        f"without the sick hosts ({alone[0].scenario.rpartition(', ')[2]}) after "
+        f"{statistics.median(r.healthy_s for r in alone):.1f} s: {ratio:.2f} times as long"
+    )
+    if not hasattr(scrapy_hostgate, "HostGatePriorityQueue"):
+        print("(not judged: this release has no scheduler queue that knows the gates)")
+        return []
+    if ratio <= HEALTHY_WITHIN:
+        return []
+    return [f"broad: {ratio:.2f} times as long as without the sick hosts, not {HEALTHY_WITHIN}"]
+
+
+def _versions(runs: int) -> str:
+    versions = [f"Scrapy {scrapy.__version__}", f"scrapy_hostgate {scrapy_hostgate.__version__}"]
+    if not missing("crawlee"):
+        import crawlee
+
+        versions.append(f"Crawlee {crawlee.__version__}")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"{', '.join(versions)}, Python {python}; medians of {runs}\n"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Six clients against the same hosts.")
+    parser.add_argument("--quick", action="store_true", help="fewer pages, shorter trouble, 1 run")
+    parser.add_argument("--runs", type=int, help="how often each crawl is run (3)")
+    parser.add_argument("--scenario", help="by name, with commas between (all)")
+    parser.add_argument("--client", default=",".join(CLIENTS), help="by name (all)")
+    parser.add_argument("--jobs", type=int, default=3, help="single-host crawls side by side (3)")
+    parser.add_argument("--timeout", type=float, default=240, help="seconds for one crawl (240)")
+    parser.add_argument("--json", type=Path, help="write the figures of each run here too")
+    options = parser.parse_args()
+    options.runs = options.runs or (1 if options.quick else 3)
+    known = scenarios(quick=options.quick)
+    names = options.scenario.split(",") if options.scenario else list(known)
+    options.clients = options.client.split(",")
+    for flag, given, allowed in (
+        ("--scenario", names, known),
+        ("--client", options.clients, CLIENTS),
+    ):
+        if unknown := [name for name in given if name not in allowed]:
+            parser.error(f"{flag} {', '.join(unknown)}: choose from {', '.join(allowed)}")
+    if options.runs < 1 or options.jobs < 1 or options.timeout <= 0:
+        parser.error("--runs and --jobs must be 1 or more, --timeout more than 0")
+    options.scenarios = {name: known[name] for name in names}
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
