@@ -29,7 +29,6 @@ from scrapy_hostgate import SpiderClosingError
 HOST = "127.0.0.2"
 OTHER = "127.0.0.3"
 A_MINUTE = Reply(429, {"Retry-After": "60"})
-FOUR_SECONDS = Reply(429, {"Retry-After": "4"})
 # Scrapy 2.14 leaves the file of an empty disk queue open when it resumes a crawl.
 resumes = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <_io.FileIO name=.*requests.queue"
@@ -183,7 +182,8 @@ async def test_a_second_run_fetches_what_waited_when_the_first_was_closed(tmp_pa
     for its end; the second run, begun at once, does, and fetches the rest: no page lost, none
     twice (HG-21a, HG-22)."""
     settings = pinned(1) | {"JOBDIR": str(tmp_path)}
-    with OriginThread({HOST: scripted([Reply(), Reply(), Reply(), FOUR_SECONDS])}) as origin:
+    refusal = Reply(429, {"Retry-After": "4"})
+    with OriginThread({HOST: scripted([Reply(), Reply(), Reply(), refusal])}) as origin:
         job = pages(origin, HOST, 13)
         first, _ = await crawl_until(waiting(HOST, 10), job, settings)
         in_first_run = origin.record(HOST).arrivals
@@ -405,10 +405,11 @@ async def test_a_callback_that_waits_at_an_open_gate_gets_its_page_at_closing() 
 @resumes
 @pytest_twisted.ensureDeferred
 async def test_pages_that_wait_for_a_paused_robots_txt_are_kept_at_closing(tmp_path: Path) -> None:
-    """robots.txt is refused for 4 s and five pages wait for it: closing sends nothing and does not
+    """robots.txt is refused for 7 s and five pages wait for it: closing sends nothing and does not
     wait, and a second run asks for robots.txt, after the pause, and all five (HG-16, HG-21a)."""
     settings = pinned(1) | {"JOBDIR": str(tmp_path), "ROBOTSTXT_OBEY": True}
-    with OriginThread({HOST: scripted([FOUR_SECONDS])}) as origin:
+    # Longer than the 5 s for which closing waits for what no scheduler keeps.
+    with OriginThread({HOST: scripted([Reply(429, {"Retry-After": "7"})])}) as origin:
         job = pages(origin, HOST, 5)
         first, _ = await crawl_until(waiting(HOST, 1), job, settings)
         in_first_run = [arrival.path for arrival in origin.record(HOST).arrivals]
@@ -416,7 +417,7 @@ async def test_pages_that_wait_for_a_paused_robots_txt_are_kept_at_closing(tmp_p
         arrivals = origin.record(HOST).arrivals
     paths = [arrival.path for arrival in arrivals]
     assert in_first_run == ["/robots.txt"]
-    assert_pause_was_kept(arrivals[0], arrivals[1], 4, first)
+    assert_pause_was_kept(arrivals[0], arrivals[1], 7, first)
     assert paths[1] == "/robots.txt"
     assert sorted(paths[2:]) == [f"/p{n}" for n in range(5)]
     assert first.answers == []
