@@ -104,11 +104,14 @@ class LearntState:
             self._warn("what was learnt of %(hosts)d hosts is left out: broken", hosts=broken)
         elif hosts and not restored:
             return self._ignored(f"it is {age_s:.0f} s old, which is too old")
-        logger.info(
-            "hostgate: goes on with what was learnt of %(hosts)d hosts until %(age).0f s ago",
-            {"hosts": restored, "age": max(0.0, age_s)},
-            extra=self._extra,
-        )
+        if restored:
+            paused = sum(gate.pacer.paused(now) for gate in self._registry)
+            logger.info(
+                "hostgate: goes on with what an earlier run has learnt "
+                "(%(hosts)d hosts, %(paused)d of them paused, saved %(age).0f s ago)",
+                {"hosts": restored, "paused": paused, "age": max(0.0, age_s)},
+                extra=self._extra,
+            )
         return restored
 
     def start(self) -> None:
@@ -211,7 +214,7 @@ def _parse(text: str) -> tuple[float, list[tuple[str, object]]]:
         header, *rest = [json.loads(line) for line in text.splitlines()]
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is broken ({error})") from error
-    if not isinstance(header, dict) or set(header) < {"version"}:
+    if not isinstance(header, dict) or "version" not in header:
         raise ValueError("it is broken (no header)")
     if header["version"] != VERSION:
         raise ValueError(f"it is of version {header['version']!r:.20}, not {VERSION}")

@@ -186,6 +186,8 @@ async def assert_clean(result: Result) -> None:
     assert engine is not None
     assert not engine.downloader.active
     assert_idle(result.manager)
+    learnt = middleware_of(result.crawler)._learnt
+    assert learnt is None or learnt._timer is None
     # What nobody awaited complains when it is collected, on the next turn of the loop.
     gc.collect()
     await next_turn()

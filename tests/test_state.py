@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from fakes import FakeClock, middle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from scrapy_hostgate.controller import Law
 from scrapy_hostgate.gate import Gate
@@ -230,6 +232,23 @@ def test_a_file_of_no_use_is_ignored_with_one_warning(
     run.refuse("c.example")
     run.close()
     assert Run(tmp_path).state.restore() == 1
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_whatever_a_disk_makes_of_the_file_the_crawl_starts(tmp_path: Path, data: Any) -> None:
+    """Cut out a piece, put in another: known are at most the two hosts, each either paused for no
+    longer than it could have been, or not at all."""
+    text = saved(tmp_path)
+    begin = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(begin, min(len(text), begin + 20)))
+    piece = data.draw(st.sampled_from(["", "1", "-", "e9", "null", '"', "{", "\n", "NaN", "[]"]))
+    (tmp_path / FILE_NAME).write_text(text[:begin] + piece + text[end:])
+    run = Run(tmp_path, 1)
+    assert run.state.restore() == len(run.registry) <= 2
+    assert all(0 <= seconds <= Pace().max_pause_s for seconds in run.paused.values())
 
 
 def test_a_file_that_is_too_old_is_ignored_with_one_warning(
