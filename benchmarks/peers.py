@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import scrapy
 from peers_clients import CLIENTS, missing
@@ -50,7 +51,8 @@ class Figures:
 
     ``peak`` is the most in flight at any one host; ``rush`` is how many requests came to hosts in
     the 2 s after they had first refused. ``wall_s`` and ``healthy_s`` count from the first arrival
-    of all to the last end of any request, and of a page of a healthy host.
+    of all to the last end of any request, and of a page of a healthy host. ``failed`` says how the
+    client ended if not by itself and well.
     """
 
     scenario: str
@@ -62,7 +64,7 @@ class Figures:
     refusals: float
     rush: float
     healthy_s: float
-    timed_out: bool = False
+    failed: str = ""
 
 
 def measure(scenario: Scenario, client: str, timeout_s: float) -> Figures:
@@ -73,27 +75,36 @@ def measure(scenario: Scenario, client: str, timeout_s: float) -> Figures:
             "hosts": list(scenario.hosts),
             "in_all": scenario.in_all,
         }
-        timed_out = False
-        try:
-            subprocess.run(
-                [sys.executable, str(HERE / "peers_clients.py"), client],
-                check=True,
-                input=json.dumps(job),
-                text=True,
-                stdout=subprocess.DEVNULL,
-                timeout=timeout_s,
-                # A proxy of the environment would stand between the client and the hosts.
-                env={k: v for k, v in os.environ.items() if "_proxy" not in k.lower()},
-            )
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        records = {host: origin.records().get(host, HostRecord(host)) for host in scenario.hosts}
-    return _judge(scenario, client, records, timed_out)
+        failed = _crawl(client, job, timeout_s)
+        seen = origin.records()
+    records = {host: seen.get(host, HostRecord(host)) for host in scenario.hosts}
+    return judge(scenario, client, records, failed)
 
 
-def _judge(
-    scenario: Scenario, client: str, records: dict[str, HostRecord], timed_out: bool
+def _crawl(client: str, job: dict[str, Any], timeout_s: float) -> str:
+    """Run a client to its end; say how it failed, if it did."""
+    try:
+        process = subprocess.run(
+            [sys.executable, str(HERE / "peers_clients.py"), client],
+            input=json.dumps(job),
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+            # A proxy of the environment would stand between the client and the hosts.
+            env={k: v for k, v in os.environ.items() if "_proxy" not in k.lower()},
+        )
+    except subprocess.TimeoutExpired:
+        return "timed out"
+    if process.returncode:
+        print(process.stderr, file=sys.stderr)
+        return f"exit status {process.returncode}"
+    return ""
+
+
+def judge(
+    scenario: Scenario, client: str, records: dict[str, HostRecord], failed: str = ""
 ) -> Figures:
+    """The figures of one crawl, from the hosts' record."""
     arrivals = [arrival for record in records.values() for arrival in record.arrivals]
     began = min((arrival.at for arrival in arrivals), default=0.0)
     rush = 0
@@ -120,7 +131,7 @@ def _judge(
             default=began,
         )
         - began,
-        timed_out=timed_out,
+        failed=failed,
     )
 
 
@@ -135,7 +146,7 @@ def median(runs: list[Figures]) -> Figures:
         scenario=first.scenario,
         client=first.client,
         asked=first.asked,
-        timed_out=any(run.timed_out for run in runs),
+        failed=", ".join(sorted({run.failed for run in runs if run.failed})),
         **middle,
     )
 
@@ -149,7 +160,7 @@ def table(rows: list[Figures], chosen: dict[str, Scenario]) -> str:
     for name, group in groupby(rows, key=lambda row: row.scenario):
         what = f"{name}: {chosen[name].what}"
         for row in group:
-            late = " (timed out)" if row.timed_out else ""
+            late = f" ({row.failed})" if row.failed else ""
             rush = f"{row.rush:g}" if row.refusals else "–"
             lines.append(
                 f"| {what} | {CLIENTS[row.client]} | {row.pages:g} of {row.asked}{late} "
@@ -166,8 +177,8 @@ def failures(runs: list[Figures]) -> list[str]:
         if run.client not in OURS:
             continue
         where = f"{CLIENTS[run.client]}, {run.scenario}"
-        if run.timed_out:
-            failed.append(f"{where}: timed out")
+        if run.failed:
+            failed.append(f"{where}: {run.failed}")
         if run.pages < run.asked:
             failed.append(f"{where}: {run.asked - run.pages:g} pages lost")
         if run.peak > MOST_AT_A_TIME:
@@ -175,11 +186,16 @@ def failures(runs: list[Figures]) -> list[str]:
     return failed
 
 
-def healthy_ratio(runs: list[Figures], alone: list[Figures]) -> float:
-    """By what the sick hosts lengthen the healthy ones' crawl: the median over pairs of runs."""
-    return statistics.median(
-        run.healthy_s / reference.healthy_s for run, reference in zip(runs, alone)
+def held_up(runs: list[Figures], alone: list[Figures]) -> list[str]:
+    """Whether sick hosts hold up the healthy ones, judged by the median over pairs of runs."""
+    ratio = statistics.median(run.healthy_s / ref.healthy_s for run, ref in zip(runs, alone))
+    print(
+        f"broad: all healthy pages after {median(runs).healthy_s:.1f} s, without the sick hosts "
+        f"({alone[0].scenario}) after {median(alone).healthy_s:.1f} s: {ratio:.2f} times as long"
     )
+    if ratio <= HEALTHY_WITHIN:
+        return []
+    return [f"broad: {ratio:.2f} times as long as without the sick hosts, not {HEALTHY_WITHIN}"]
 
 
 def main() -> int:
@@ -214,31 +230,15 @@ def main() -> int:
     print(_versions(options.runs))
     print(table(rows, chosen))
     failed = failures(runs)
-    failed += _judge_broad([r for r in runs if r.scenario == "broad"], alone)
+    ours_broad = [run for run in runs if (run.scenario, run.client) == ("broad", OURS[-1])]
+    if ours_broad:
+        failed += held_up(ours_broad, alone)
     if options.json:
         told = [asdict(run) for run in runs + alone]
         options.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     for failure in failed:
         print(f"FAILED: {failure}")
     return 1 if failed else 0
-
-
-def _judge_broad(runs: list[Figures], alone: list[Figures]) -> list[str]:
-    ours = [run for run in runs if run.client == OURS[-1]]
-    if not ours:
-        return []
-    ratio = healthy_ratio(ours, alone)
-    print(
-        f"broad: all healthy pages after {statistics.median(r.healthy_s for r in ours):.1f} s, "
-        f"without the sick hosts ({alone[0].scenario.rpartition(', ')[2]}) after "
-        f"{statistics.median(r.healthy_s for r in alone):.1f} s: {ratio:.2f} times as long"
-    )
-    if not hasattr(scrapy_hostgate, "HostGatePriorityQueue"):
-        print("(not judged: this release has no scheduler queue that knows the gates)")
-        return []
-    if ratio <= HEALTHY_WITHIN:
-        return []
-    return [f"broad: {ratio:.2f} times as long as without the sick hosts, not {HEALTHY_WITHIN}"]
 
 
 def _versions(runs: int) -> str:

@@ -6,7 +6,6 @@ Pure: whoever reads the file says what time it is and how far the two clocks are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 # Nothing that was saved holds a host up for longer, whatever stands in the file.
 LONGEST_S = 86_400.0
@@ -25,9 +24,9 @@ class Saved:
     __slots__ = ("_values", "now", "offset_s")
 
     def __init__(self, values: object, *, now: float, offset_s: float) -> None:
-        if not isinstance(values, Mapping):
+        if not isinstance(values, dict):
             raise ValueError(f"{values!r:.50} is not an object")
-        self._values: Mapping[str, object] = values
+        self._values: Plain = values
         self.now = now
         self.offset_s = offset_s
 
