@@ -14,7 +14,7 @@ import math
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scrapy_hostgate.outcome import Outcome, Sample
 from scrapy_hostgate.saved import Plain, Saved
@@ -260,14 +260,26 @@ class Controller:
             raise ValueError(f"limit must be from {FLOOR} to {self.law.ceiling}, not {limit!r}")
         return self._change(limit, Reason.RESIZED, now)
 
-    def export(self, now: float, offset_s: float) -> Plain:
+    def adopt(self, saved: Saved, limit: int, epoch: int, reason: Reason) -> Decision:
+        """Take up the decision of another process that crawls this host.
+
+        ``saved`` is what it exported, without its latencies: it may stand nearer to the host.
+        Raises ``ValueError`` for what cannot have been exported.
+        """
+        before = self.limit
+        self.restore(saved)
+        self.limit, self.epoch = limit, epoch - 1
+        decision = self._change(limit, reason, saved.now)
+        return replace(decision, limit_from=before)
+
+    def export(self, now: float, offset_s: float, *, latencies: bool = True) -> Plain:
         """What has been learnt, as plain numbers for :meth:`restore`; empty if nothing has.
 
         Times become Unix seconds: ``offset_s`` is what has to be added to ours for that. Single
         samples are left out: the baseline stands for them, and the next step has to be earned anew.
         """
         told: Plain = {}
-        if self.baseline_s is not None:
+        if latencies and self.baseline_s is not None:
             told["baseline_s"] = self.baseline_s
             told["baseline_at"] = self._baseline_at + offset_s
             told["settled"] = self._settled

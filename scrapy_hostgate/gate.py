@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from scrapy_hostgate.controller import Controller, Decision, Law, Reason
 from scrapy_hostgate.outcome import Outcome, Sample
@@ -30,6 +31,25 @@ class Verdict:
 
 
 NOTHING = Verdict()
+
+
+class Admission(Protocol):
+    """Who else has a say when a request of this host may depart: the fleet, where there is one."""
+
+    def earliest(self, now: float) -> float:
+        """When the next may depart; ``inf``: not before the semaphore is told to reconsider."""
+
+    def departing(self, permit: Permit) -> None:
+        """``permit`` departs, as :meth:`earliest` allowed."""
+
+    def valid(self, permit: Permit) -> bool:
+        """Whether what was granted still holds, now that the request really leaves."""
+
+    def left(self, permit: Permit) -> None:
+        """``permit`` does not depart after all, or its download has ended, or it waits no more."""
+
+    def decided(self, decision: Decision) -> None:
+        """This process has decided on a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,7 @@ class Gate:
         "_refusing_since",
         "_stall_timeout_s",
         "_stalled_at",
+        "admission",
         "cap_told",
         "controller",
         "departures",
@@ -87,6 +108,7 @@ class Gate:
         call_later: CallLater,
         uniform: Callable[[float, float], float],
         stall_timeout_s: float = 900.0,
+        admission: Callable[[Gate], Admission] | None = None,
     ) -> None:
         self.key = key
         self._clock = clock
@@ -96,9 +118,10 @@ class Gate:
             law.start,
             clock=clock,
             call_later=call_later,
-            earliest=self.pacer.next_departure,
+            earliest=self.pacer.next_departure if admission is None else self._earliest,
             departing=self._departing,
         )
+        self.admission = None if admission is None else admission(self)
         self.departures = 0
         self.refusals = 0
         self.peak = 0
@@ -149,8 +172,15 @@ class Gate:
         was granted for must not happen.
         """
         now = self._clock()
-        if self.pacer.paused(now) or self.in_flight > self.limit:
+        admission = self.admission
+        if (
+            self.pacer.paused(now)
+            or self.in_flight > self.limit
+            or (admission is not None and not admission.valid(permit))
+        ):
             self.departures -= 1
+            if admission is not None:
+                admission.left(permit)
             self.semaphore.requeue(permit)
             return permit.granted
         self.pacer.left_late(permit.granted_at, now)
@@ -196,7 +226,7 @@ class Gate:
             decision = self.controller.observe(sample, now, paused=paused)
         if decision is None:
             return NOTHING
-        self.semaphore.resize(decision.limit_to)
+        self._obey(decision)
         return Verdict(decision)
 
     def announced(self, permit: Permit, quotas: Iterable[Quota]) -> bool:
@@ -227,6 +257,8 @@ class Gate:
         semaphore = self.semaphore
         if permit.state != Permit.WITHDRAWN and not semaphore.withdraw(permit):
             semaphore.release(permit)
+        if self.admission is not None:
+            self.admission.left(permit)
         if not semaphore.in_flight and not semaphore.waiting:
             self.pacer.rests(self._clock())
 
@@ -267,7 +299,7 @@ class Gate:
     def resize(self, limit: int) -> Verdict:
         """Set the limit by hand. Raises ``ValueError`` below 1 or above the ceiling."""
         decision = self.controller.resize(limit, self._clock())
-        self.semaphore.resize(limit)
+        self._obey(decision)
         return Verdict(decision)
 
     def forgettable(self, now: float) -> bool:
@@ -302,6 +334,27 @@ class Gate:
             if self._stalled_at is not None:
                 told["stalled_at"] = self._stalled_at + offset_s
         return told
+
+    def lesson(self, now: float, offset_s: float) -> Plain:
+        """What another process that crawls this host should know of our decisions; for
+        :meth:`adopt`. Times are Unix seconds, as in :meth:`export`.
+        """
+        return {
+            "controller": self.controller.export(now, offset_s, latencies=False),
+            "pacer": self.pacer.lesson(offset_s),
+        }
+
+    def adopt(self, saved: Saved, limit: int, epoch: int, reason: Reason) -> Decision:
+        """Take up a decision of another process, with its :meth:`lesson`.
+
+        Raises ``ValueError`` for what cannot be a lesson.
+        """
+        # A worker with a lower ceiling than the one that decided keeps to its own.
+        limit = min(limit, self.controller.law.ceiling)
+        decision = self.controller.adopt(saved.part("controller"), limit, epoch, reason)
+        self.pacer.adopt(saved.part("pacer"))
+        self.semaphore.resize(limit)
+        return decision
 
     def restore(self, saved: Saved) -> bool:
         """Go on from what was exported; ``False`` if it is old news. Only for a new gate.
@@ -344,6 +397,10 @@ class Gate:
             refusals=self.refusals,
         )
 
+    def _earliest(self, now: float) -> float:
+        at = self.pacer.next_departure(now)
+        return at if at > now or self.admission is None else self.admission.earliest(now)
+
     def _old_news(self, now: float) -> bool:
         """Whether nothing has happened with the host for ten minutes, nor holds it up now."""
         last = max(self.pacer.last_departure, self.controller.changed_at)
@@ -351,6 +408,8 @@ class Gate:
 
     def _departing(self, permit: Permit, now: float) -> None:
         permit.epoch = self.controller.epoch
+        if self.admission is not None:
+            self.admission.departing(permit)
         self.pacer.departed(now)
         self.departures += 1
         if permit.in_flight > self.peak:
@@ -377,5 +436,10 @@ class Gate:
             stalled = True
         decision = self.controller.refuse(now, in_flight)
         assert decision.reason is Reason.REFUSED
-        self.semaphore.resize(decision.limit_to)
+        self._obey(decision)
         return Verdict(decision, pause, stalled)
+
+    def _obey(self, decision: Decision) -> None:
+        if self.admission is not None:
+            self.admission.decided(decision)
+        self.semaphore.resize(decision.limit_to)

@@ -143,8 +143,8 @@ class HostGateMiddleware:
         if self._learnt is not None:
             await maybe_deferred_to_future(self._learnt.close())
 
-    def _engine_stopped(self) -> None:
-        self._manager.close()
+    async def _engine_stopped(self) -> None:
+        await self._manager.close()
 
 
 def _refuse_if_not_innermost(cls: type, settings: BaseSettings) -> None:

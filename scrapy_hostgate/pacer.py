@@ -147,7 +147,7 @@ class Pacer:
         if self.pace.rate:
             self._tat = max(self._tat, now) + self.pace.rate_interval_s
         if self.spaced:
-            self._not_before = now + self._spacing_s()
+            self._not_before = now + self.draw_spacing_s()
 
     def left_late(self, granted_at: float, now: float) -> None:
         """Correct the last departure: it was granted at ``granted_at`` but left only ``now``.
@@ -267,11 +267,21 @@ class Pacer:
             )
             if at > now
         }
+        return told | self.lesson(offset_s)
+
+    def lesson(self, offset_s: float) -> Plain:
+        """What refusals have taught, for :meth:`adopt`; empty if nothing."""
+        told: Plain = {}
         if self.refusals_in_a_row:
             told["refusals_in_a_row"] = self.refusals_in_a_row
         if self.penalty.interval_s:
             told["penalty"] = self.penalty.export(offset_s)
         return told
+
+    def adopt(self, saved: Saved) -> None:
+        """Take up a :meth:`lesson`. Raises ``ValueError`` for what cannot be one."""
+        self.penalty.restore(saved.part("penalty"))
+        self.refusals_in_a_row = saved.whole("refusals_in_a_row", 0)
 
     def restore(self, saved: Saved) -> None:
         """Go on from what was exported, within today's pace.
@@ -284,8 +294,7 @@ class Pacer:
         # No bucket is ever emptier than this, and a rate may have been raised since.
         fullest = max(now, self.pause_until) + pace.burst * pace.rate_interval_s
         self._tat = min(saved.deadline("tat"), fullest)
-        self.refusals_in_a_row = saved.whole("refusals_in_a_row", 0)
-        self.penalty.restore(saved.part("penalty"))
+        self.adopt(saved)
 
     def at_rest(self, now: float) -> bool:
         """Whether forgetting this pacer would lose nothing that a new one would not do too."""
@@ -296,7 +305,8 @@ class Pacer:
             and self.penalty.interval_s == 0
         )
 
-    def _spacing_s(self) -> float:
+    def draw_spacing_s(self) -> float:
+        """Seconds from one departure to the next, but for a rate; with jitter, a new draw."""
         delay_s = self.delay_s
         if delay_s and self.pace.jitter:
             delay_s *= 1 + self._uniform(-self.pace.jitter, self.pace.jitter)

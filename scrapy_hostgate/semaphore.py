@@ -7,6 +7,7 @@ it knows no event loop: a grant is a synchronous change of state followed by a c
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -23,7 +24,7 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 class Permit:
     """One request's claim on a host: first waiting, then granted, then given back."""
 
-    __slots__ = ("epoch", "granted_at", "in_flight", "on_grant", "place", "state")
+    __slots__ = ("epoch", "granted_at", "in_flight", "lease", "on_grant", "place", "state")
 
     WAITING, GRANTED, RELEASED, WITHDRAWN = "waiting", "granted", "released", "withdrawn"
 
@@ -35,6 +36,8 @@ class Permit:
         self.in_flight = 0
         """How many were in flight when it departed, itself included."""
         self.epoch = 0
+        self.lease: str | None = None
+        """The fleet's name for this departure, where a fleet had to allow it."""
         self.on_grant: Callable[[], None] | None = None
         """Called once, at the grant, if the permit had to wait for it."""
 
@@ -215,6 +218,10 @@ class AdaptiveSemaphore:
             if self._timer_at == at:
                 return
             self._timer.cancel()
+            self._timer = None
+        if at == math.inf:
+            # Whoever said so calls reconsider().
+            return
         self._timer_at = at
         self._timer = self._call_later(at - now, self._on_timer)
 

@@ -60,6 +60,11 @@ DEFAULTS: dict[str, Any] = {
     "HOSTGATE_LATENCY_NOISE": 0.05,
     "HOSTGATE_MAX_HOSTS": 10_000,
     "HOSTGATE_STATS_HOSTS": 50,
+    "HOSTGATE_FLEET_URL": "",
+    "HOSTGATE_FLEET_LEASE": 15.0,
+    "HOSTGATE_FLEET_TTL": 3600.0,
+    "HOSTGATE_FLEET_TIMEOUT": 2.0,
+    "HOSTGATE_FLEET_FAIL": "alone",
 }
 HOST_KEYS = ("concurrency", "max_concurrency", "rate", "burst", "reason")
 KEY_KINDS = ("host", "domain", "slot")
@@ -98,6 +103,12 @@ class HostGateSettings:
     latency_noise_s: float = 0.05
     max_hosts: int = 10_000
     stats_hosts: int = 50
+    # It may hold a password.
+    fleet_url: str = field(default="", repr=False)
+    fleet_lease_s: float = 15.0
+    fleet_ttl_s: float = 3600.0
+    fleet_timeout_s: float = 2.0
+    fleet_fail: str = "alone"
     # Scrapy's own, which may only tighten.
     scrapy_concurrency: int | None = None
     delay_s: float = 0.0
@@ -186,6 +197,8 @@ class HostGateSettings:
             bounds += [f"delay {slot.delay_s:g} s"] if slot.delay_s is not None else []
             if bounds:
                 parts.append(f"DOWNLOAD_SLOTS[{name!r}]: {', '.join(bounds)}")
+        if self.fleet_url:
+            parts.append("shared with the fleet")
         parts += [self._describe_rule(rule) for rule in self.hosts.values()]
         if law.ceiling == 1 and not self.hosts:
             parts.append("so limits never change")
@@ -256,6 +269,11 @@ def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
         ),
         max_hosts=whole("HOSTGATE_MAX_HOSTS", value["HOSTGATE_MAX_HOSTS"]),
         stats_hosts=whole("HOSTGATE_STATS_HOSTS", value["HOSTGATE_STATS_HOSTS"], least=0),
+        fleet_url=_fleet_url(value["HOSTGATE_FLEET_URL"]),
+        fleet_lease_s=_lease_s(value),
+        fleet_ttl_s=_fleet_ttl_s(value),
+        fleet_timeout_s=seconds("HOSTGATE_FLEET_TIMEOUT", value["HOSTGATE_FLEET_TIMEOUT"]),
+        fleet_fail=_fleet_fail(value["HOSTGATE_FLEET_FAIL"]),
         scrapy_concurrency=scrapy_concurrency(settings),
         delay_s=download_delay(settings, spider),
         jitter=jitter,
@@ -286,6 +304,47 @@ def _key(value: object) -> tuple[str, KeyFunction | None]:
     if function is None:
         raise error("HOSTGATE_KEY", value, 'one of "host", "domain", "slot", or an import path')
     return "key", function
+
+
+def _fleet_url(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        # What it is may hold a password.
+        raise HostGateSettingsError(
+            f"HOSTGATE_FLEET_URL is a {type(value).__name__}, but must be a text: a URL."
+        )
+    return value.strip()
+
+
+def _lease_s(value: Mapping[str, Any]) -> float:
+    lease_s = seconds("HOSTGATE_FLEET_LEASE", value["HOSTGATE_FLEET_LEASE"])
+    timeout_s = seconds("HOSTGATE_FLEET_TIMEOUT", value["HOSTGATE_FLEET_TIMEOUT"])
+    if lease_s < 1 or lease_s > 3600:
+        raise error("HOSTGATE_FLEET_LEASE", lease_s, "a number of seconds from 1 to 3600")
+    if timeout_s > lease_s:
+        raise error(
+            "HOSTGATE_FLEET_TIMEOUT",
+            timeout_s,
+            f"at most HOSTGATE_FLEET_LEASE ({lease_s:g}): an answer must come before it lapses",
+        )
+    return lease_s
+
+
+def _fleet_ttl_s(value: Mapping[str, Any]) -> float:
+    ttl_s = seconds("HOSTGATE_FLEET_TTL", value["HOSTGATE_FLEET_TTL"])
+    lease_s = _lease_s(value)
+    if ttl_s < 2 * lease_s:
+        raise error(
+            "HOSTGATE_FLEET_TTL", ttl_s, f"at least twice HOSTGATE_FLEET_LEASE ({lease_s:g})"
+        )
+    return ttl_s
+
+
+def _fleet_fail(value: object) -> str:
+    if value not in ("alone", "closed"):
+        raise error("HOSTGATE_FLEET_FAIL", value, '"alone" or "closed"')
+    return str(value)
 
 
 def _codes(settings: BaseSettings) -> frozenset[int]:

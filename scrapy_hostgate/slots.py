@@ -23,6 +23,8 @@ from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_hostgate.detector import RefusalDetector
 from scrapy_hostgate.errors import HostRefusedError, HostStalledError
+from scrapy_hostgate.fleet.join import join_fleet
+from scrapy_hostgate.fleet.member import FleetMember, FleetRules
 from scrapy_hostgate.gate import NOTHING, Gate, Verdict
 from scrapy_hostgate.keys import HostKeys
 from scrapy_hostgate.lag import LoopLag
@@ -89,6 +91,9 @@ class SlotManager:
         self._detector: RefusalDetector | None = None
         if settings.refusal_detector is not None:
             self._detector = RefusalDetector(crawler, settings.refusal_detector)
+        self._fleet: FleetMember | None = None
+        if settings.fleet_url:
+            self._fleet = self._join_fleet()
         self._retries = RetryBudget(crawler, settings.refusal_retries)
 
     def __repr__(self) -> str:
@@ -183,12 +188,14 @@ class SlotManager:
         for gate in self.registry:
             self._stats.closed(gate)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Cancel every timer. Nothing may be in flight or waiting any more."""
         self._lag.stop()
         self._waiting.stop()
         if self._in_flight or self._waiting:
             logger.error("closed with requests at the gates: %r", self)
+        if self._fleet is not None:
+            await self._fleet.close()
 
     # -- one download ---------------------------------------------------------------------------
 
@@ -443,6 +450,7 @@ class SlotManager:
             call_later=self._call_later,
             uniform=random.uniform,
             stall_timeout_s=self._settings.stall_timeout_s,
+            admission=None if self._fleet is None else self._fleet.admission,
         )
         gate.pacer.outside_delay_s = self._settings.start_delay_s
         if key in self._crawl_delays:
@@ -451,6 +459,24 @@ class SlotManager:
 
     def _evicted(self, gate: Gate) -> None:
         self._views.forget(self._slots(), gate)
+        if self._fleet is not None:
+            self._fleet.forget(gate)
+
+    def _join_fleet(self) -> FleetMember:
+        settings = self._settings
+        return join_fleet(
+            settings.fleet_url,
+            FleetRules(
+                lease_s=settings.fleet_lease_s,
+                ttl_s=settings.fleet_ttl_s,
+                timeout_s=settings.fleet_timeout_s,
+                stays_closed=settings.fleet_fail == "closed",
+            ),
+            self._crawler,
+            self._stats,
+            clock=self._clock,
+            call_later=self._call_later,
+        )
 
     def _report(
         self, gate: Gate, verdict: Verdict, cause: str, asked_by: str = "Retry-After"

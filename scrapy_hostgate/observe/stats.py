@@ -96,6 +96,22 @@ class GateStats:
     def spoiled(self) -> None:
         self._stats.inc_value("hostgate/samples_spoiled_by_loop_lag")
 
+    def round_trip(self) -> None:
+        self._stats.inc_value("hostgate/fleet/round_trips")
+
+    def adopted(self) -> None:
+        self._stats.inc_value("hostgate/fleet/changes_by_others")
+
+    def leases_lost(self, count: int) -> None:
+        self._stats.inc_value("hostgate/fleet/leases_lost", count)
+
+    def fleet_lost(self) -> None:
+        self._stats.inc_value("hostgate/fleet/outages")
+        self._stats.set_value("hostgate/fleet/alone", 1)
+
+    def fleet_found(self) -> None:
+        self._stats.set_value("hostgate/fleet/alone", 0)
+
     def _show(self, gate: Gate, **values: float) -> None:
         if gate.key in self._own:
             for name, value in values.items():

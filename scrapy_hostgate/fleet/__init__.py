@@ -1,0 +1,1 @@
+"""One bound for every process that crawls a host."""

@@ -1,0 +1,128 @@
+"""From HOSTGATE_FLEET_URL to a Redis client, without a password ever being shown."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
+from redis.retry import Retry
+
+SCHEMES = {
+    "redis": "one server",
+    "rediss": "one server, with TLS",
+    "unix": "one server, through a socket",
+    "redis+sentinel": "HOST:PORT,HOST:PORT/SERVICE/DB, the master that sentinels name",
+    "rediss+sentinel": "the same with TLS",
+    "redis+cluster": "a cluster, by one of its nodes",
+    "rediss+cluster": "the same with TLS",
+}
+# Connections, not requests: an exchange takes one for a millisecond or so.
+MAX_CONNECTIONS = 32
+
+
+def redacted(url: str) -> str:
+    """Where the server is: no user, no password, no query."""
+    try:
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2]
+        return urlunsplit((parts.scheme, hosts, parts.path, "", ""))
+    except ValueError:
+        return "an unreadable URL"
+
+
+def connect(url: str, timeout_s: float) -> Any:
+    """An asyncio client; nothing is sent yet. Raises ``ValueError`` for a URL that cannot be one.
+
+    Calls are not tried again by the client: whoever calls knows what a failure means.
+    """
+    parts = _parts(url)
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "health_check_interval": 0,
+    }
+    kind = parts.scheme.partition("+")[2]
+    if kind == "sentinel":
+        return _by_sentinel(parts, options)
+    if kind == "cluster":
+        plain = parts._replace(scheme=parts.scheme.partition("+")[0])
+        return RedisCluster.from_url(urlunsplit(plain), retry=Retry(NoBackoff(), 0), **options)
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=MAX_CONNECTIONS,
+        timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        **options,
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def refuses(url: str, timeout_s: float) -> str | None:
+    """Knock once, at start-up: why the server will never let us in, or ``None``.
+
+    A server that is not there is no reason: it may come back. Blocks for ``timeout_s`` at most.
+    """
+    parts = _parts(url)
+    if "+" in parts.scheme:
+        parts = parts._replace(
+            scheme=parts.scheme.partition("+")[0],
+            netloc=parts.netloc.rpartition(",")[2] if "cluster" in parts.scheme else parts.netloc,
+        )
+        if "sentinel" in _parts(url).scheme:
+            return None
+    client = redis.Redis.from_url(
+        urlunsplit(parts),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+    )
+    try:
+        client.ping()
+    except (AuthenticationError, AuthorizationError) as error:
+        return str(error)
+    except ResponseError as error:
+        words = str(error)
+        return words if words.startswith(("NOAUTH", "WRONGPASS", "NOPERM")) else None
+    except (RedisError, OSError):
+        return None
+    finally:
+        client.close()
+    return None
+
+
+def _parts(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}")
+    if not parts.netloc and parts.scheme != "unix":
+        raise ValueError("a host is missing")
+    return parts
+
+
+def _by_sentinel(parts: SplitResult, options: dict[str, Any]) -> Any:
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    nodes = [_node(host) for host in hosts.split(",")]
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("a sentinel URL must name the service: redis+sentinel://HOST:PORT/SERVICE")
+    sentinel = Sentinel(nodes, **options)  # type: ignore[no-untyped-call]
+    return sentinel.master_for(
+        service,
+        db=int(db or 0),
+        username=unquote(user) or None,
+        password=unquote(password) or None,
+        ssl=parts.scheme.startswith("rediss"),
+        **options,
+    )
+
+
+def _node(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host else (text, 26379)

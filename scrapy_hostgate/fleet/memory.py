@@ -1,0 +1,226 @@
+"""The fleet of one process: several crawlers in it share one bound, without Redis.
+
+The same decisions as ``fleet/*.lua``, in the same order, on this process's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from time import time
+from typing import Any
+
+from scrapy_hostgate.fleet.protocol import (
+    AskAgain,
+    Bounds,
+    Granted,
+    HostRow,
+    Known,
+    Talk,
+    Told,
+    Wake,
+    Why,
+)
+
+_SOON_S = 0.005
+
+
+@dataclass
+class _Host:
+    """What is shared about one host. Times are seconds of the fleet's clock."""
+
+    epoch: int
+    limit: int
+    reason: str = ""
+    lesson: str = ""
+    refusals: int = 0
+    incidents: int = 0
+    pause_until: float = 0.0
+    tat: float = 0.0
+    """Theoretical arrival time of the rate."""
+    departed_at: float = 0.0
+    not_before: float = 0.0
+    gone_at: float = 0.0
+    """When all of this is forgotten."""
+    permits: dict[str, float] = field(default_factory=dict)
+    """Id of a download in flight to when its lease ends."""
+    queue: dict[str, float] = field(default_factory=dict)
+    """Id of an ask, first come first, to when it leaves the queue unless it is asked again."""
+    workers: dict[str, float] = field(default_factory=dict)
+
+
+class MemoryFleet:
+    """Shares the state of hosts among the workers of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        self._clock = clock
+        self._hosts: dict[str, _Host] = {}
+        self._listeners: dict[str, Wake] = {}
+
+    def __repr__(self) -> str:
+        return f"<MemoryFleet hosts={len(self._hosts)}>"
+
+    async def talk(self, host: str, said: Talk) -> Told:
+        now = self._clock()
+        shared = self._shared(host, said, now)
+        bounds = said.bounds
+        _forget_lapsed(shared, now)
+        lost = sum(permit not in shared.permits for permit in said.held)
+        for permit in said.held:
+            shared.permits[permit] = now + bounds.lease_s
+            shared.queue.pop(permit, None)
+        for permit in said.ended:
+            shared.permits.pop(permit, None)
+            shared.queue.pop(permit, None)
+        shared.workers[said.worker] = now + 2 * bounds.lease_s
+        shared.refusals += said.refusals
+        if said.pause_s > 0:
+            _pause(shared, now, said.pause_s)
+        changed = said.change is not None and said.change.epoch == shared.epoch
+        if changed:
+            assert said.change is not None
+            shared.epoch += 1
+            shared.limit, shared.reason = said.change.limit, said.change.reason
+            shared.lesson = said.change.lesson
+            shared.incidents += said.change.refused
+        answers = {ask: _answer(shared, ask, bounds, now) for ask in said.asks}
+        self._wake_first(host, shared, bounds, now)
+        shared.gone_at = now + bounds.ttl_s + max(0.0, shared.pause_until - now)
+        return Told(
+            now_s=now,
+            epoch=shared.epoch,
+            limit=shared.limit,
+            reason=shared.reason,
+            lesson=shared.lesson,
+            pause_s=max(0.0, shared.pause_until - now),
+            in_flight=len(shared.permits),
+            workers=len(shared.workers),
+            incidents=shared.incidents,
+            changed=changed,
+            lost=lost,
+            answers=answers,
+        )
+
+    async def ping(self) -> None:
+        """It is always there."""
+
+    async def hosts(self) -> list[HostRow]:
+        now = self._clock()
+        self._forget_gone(now)
+        rows = []
+        for name, shared in sorted(self._hosts.items()):
+            _forget_lapsed(shared, now)
+            rows.append(
+                HostRow(
+                    host=name,
+                    limit=shared.limit,
+                    in_flight=len(shared.permits),
+                    waiting=len({worker_of(ask) for ask in shared.queue}),
+                    workers=len(shared.workers),
+                    pause_s=max(0.0, shared.pause_until - now),
+                    refusals=shared.refusals,
+                    incidents=shared.incidents,
+                    reason=shared.reason,
+                )
+            )
+        return rows
+
+    def listen(self, worker: str, wake: Wake) -> Coroutine[Any, Any, None]:
+        self._listeners[worker] = wake
+        return self._listen(worker)
+
+    async def close(self) -> None:
+        """Nothing to let go of: others in this process may go on."""
+
+    async def _listen(self, worker: str) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._listeners.pop(worker, None)
+
+    def _shared(self, name: str, said: Talk, now: float) -> _Host:
+        shared = self._hosts.get(name)
+        if shared is None or shared.gone_at <= now:
+            self._forget_gone(now)
+            known = said.known if said.known.epoch else Known(0, said.bounds.start)
+            shared = self._hosts[name] = _Host(known.epoch, known.limit, known.reason, known.lesson)
+        return shared
+
+    def _forget_gone(self, now: float) -> None:
+        self._hosts = {name: host for name, host in self._hosts.items() if host.gone_at > now}
+
+    def _wake_first(self, name: str, shared: _Host, bounds: Bounds, now: float) -> None:
+        """Wake whose turn it is. Those who wait for a time know it already."""
+        free = min(shared.limit, bounds.ceiling) - len(shared.permits)
+        if free <= 0 or shared.pause_until > now or shared.not_before > now:
+            return
+        for ask in list(shared.queue)[:free]:
+            wake = self._listeners.get(worker_of(ask))
+            if wake is not None:
+                wake(name)
+
+
+def worker_of(ask: str) -> str:
+    """The worker that made an id: ids are ``worker:number``."""
+    return ask.rpartition(":")[0]
+
+
+def _forget_lapsed(shared: _Host, now: float) -> None:
+    for table in (shared.permits, shared.queue, shared.workers):
+        for name in [name for name, until in table.items() if until <= now]:
+            del table[name]
+
+
+def _pause(shared: _Host, now: float, pause_s: float) -> None:
+    begins = max(now, shared.pause_until)
+    if now + pause_s > begins:
+        if shared.tat:
+            # No tokens accrue in a pause.
+            shared.tat = max(shared.tat, begins) + now + pause_s - begins
+        shared.pause_until = now + pause_s
+
+
+def _answer(shared: _Host, ask: str, bounds: Bounds, now: float) -> Granted | AskAgain:
+    if ask in shared.permits:
+        # The answer to an earlier call was lost.
+        shared.permits[ask] = now + bounds.lease_s
+        return Granted(len(shared.permits))
+    limit = min(shared.limit, bounds.ceiling)
+    ahead = _place(shared, ask)
+    if shared.pause_until > now:
+        answer = AskAgain(shared.pause_until - now, Why.PAUSE)
+    elif len(shared.permits) + ahead >= limit:
+        # If a lease lapses, nobody tells; so ask then, at the latest.
+        lapse_s = min(shared.permits.values(), default=now) - now + _SOON_S
+        answer = AskAgain(lapse_s if shared.permits else bounds.wait_s, Why.LIMIT)
+    else:
+        free_at = max(
+            shared.not_before,
+            shared.departed_at + bounds.spacing_s if shared.departed_at else 0.0,
+            shared.tat - (bounds.burst - 1) * bounds.rate_s if bounds.rate_s else 0.0,
+        )
+        if free_at <= now:
+            return _grant(shared, ask, bounds, now)
+        turn_s = ahead * max(bounds.spacing_s, bounds.rate_s)
+        answer = AskAgain(free_at - now + turn_s, Why.SPACING)
+    shared.queue[ask] = now + 2 * bounds.wait_s
+    return replace(answer, after_s=min(answer.after_s, bounds.wait_s))
+
+
+def _place(shared: _Host, ask: str) -> int:
+    """How many have waited longer."""
+    for place, other in enumerate(shared.queue):
+        if other == ask:
+            return place
+    return len(shared.queue)
+
+
+def _grant(shared: _Host, ask: str, bounds: Bounds, now: float) -> Granted:
+    shared.queue.pop(ask, None)
+    shared.permits[ask] = now + bounds.lease_s
+    shared.departed_at = now
+    shared.not_before = now + bounds.spacing_s
+    if bounds.rate_s:
+        shared.tat = max(shared.tat, now) + bounds.rate_s
+    return Granted(len(shared.permits))
