@@ -121,7 +121,6 @@ class Gate:
             earliest=self.pacer.next_departure if admission is None else self._earliest,
             departing=self._departing,
         )
-        self.admission = None if admission is None else admission(self)
         self.departures = 0
         self.refusals = 0
         self.peak = 0
@@ -131,6 +130,7 @@ class Gate:
         self._refusing_since: float | None = None
         self._refusing_before: float | None = None
         self._stalled_at: float | None = None
+        self.admission = None if admission is None else admission(self)
 
     def __repr__(self) -> str:
         return f"<Gate {self.key!r} {self.semaphore!r} {self.pacer!r} {self.controller!r}>"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
+from scrapy.utils.defer import maybe_deferred_to_future
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
@@ -55,6 +59,8 @@ class JobSpider(Spider):
         self.failures: list[tuple[str, BaseException]] = []
 
     async def start(self) -> Any:
+        if barrier := self.settings.get("JOB_BARRIER"):
+            await stand_at(Path(barrier))
         for request in self.job:
             yield self.ask(request)
 
@@ -195,11 +201,22 @@ async def assert_clean(result: Result) -> None:
     assert [line for line in text if any(word in line for word in DROPPED)] == []
 
 
-async def next_turn(delay_s: float = 0) -> None:
-    """Let the event loop turn."""
+async def stand_at(barrier: Path) -> None:
+    """Say that we are there, and wait until the barrier is lifted: a file of that name."""
+    barrier.with_name(f"{barrier.name}.{os.getpid()}").touch()
+    while not barrier.exists():  # noqa: ASYNC240
+        await maybe_deferred_to_future(next_turn_deferred(0.01))
+
+
+def next_turn_deferred(delay_s: float) -> Deferred[None]:
     from twisted.internet import reactor
 
-    await deferLater(reactor, delay_s)  # type: ignore[arg-type]
+    return deferLater(reactor, delay_s)  # type: ignore[arg-type]
+
+
+async def next_turn(delay_s: float = 0) -> None:
+    """Let the event loop turn."""
+    await next_turn_deferred(delay_s)
 
 
 def assert_idle(manager: SlotManager) -> None:
@@ -212,6 +229,10 @@ def assert_idle(manager: SlotManager) -> None:
     assert not manager._waiting
     assert manager._lag._timer is None
     assert manager._waiting._watch is None
+    if manager._fleet is not None:
+        assert all(link.idle for link in manager._fleet._links.values())
+        assert not manager._fleet._tasks
+        assert manager._fleet._wary_timer is None
     for view in manager._slots().values():
         assert not view.active, view
         assert not view.transferring, view

@@ -145,7 +145,9 @@ def test_a_worker_that_falls_silent_leaves_the_queue(make_fleet: Callable[[], Fl
 
     async def work(fleet: Fleet) -> None:
         short = Bounds(start=1, lease_s=0.4, wait_s=0.1, ttl_s=5)
-        assert granted(await fleet.talk(HOST, said("dead", asks=("dead:1", "dead:2"), bounds=short)))
+        assert granted(
+            await fleet.talk(HOST, said("dead", asks=("dead:1", "dead:2"), bounds=short))
+        )
         told = await fleet.talk(HOST, said("b", asks=("b:1",), bounds=short))
         began = asyncio.get_running_loop().time()
         while not granted(told):
@@ -174,7 +176,9 @@ def test_departures_keep_the_spacing_of_whoever_asks(make_fleet: Callable[[], Fl
     """The longer of what the last one left behind and what the next one asks for."""
 
     async def work(fleet: Fleet) -> None:
-        assert granted(await fleet.talk(HOST, said("a", asks=("a:1",), bounds=Bounds(spacing_s=0.2))))
+        assert granted(
+            await fleet.talk(HOST, said("a", asks=("a:1",), bounds=Bounds(spacing_s=0.2)))
+        )
         told = await fleet.talk(HOST, said("b", asks=("b:1",)))
         assert why(told, "b:1") is Why.SPACING
         assert 0 < after_s(told, "b:1") <= 0.201

@@ -43,6 +43,8 @@ def connect(url: str, timeout_s: float) -> Any:
     """
     parts = _parts(url)
     options: dict[str, Any] = {
+        # Every server speaks it; the newer one makes redis-py ask for things that few servers have.
+        "protocol": 2,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "health_check_interval": 0,
@@ -81,6 +83,7 @@ def refuses(url: str, timeout_s: float) -> str | None:
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
+        protocol=2,
     )
     try:
         client.ping()

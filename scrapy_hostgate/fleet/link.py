@@ -118,15 +118,15 @@ class HostLink:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is held, asked for or left to be told."""
-        return not (self._exchange or self._asks or self._held or self._to_tell())
+        """Whether nothing is held or asked for, and no exchange is under way."""
+        return not (self._exchange or self._timer or self._asks or self._held)
 
     # -- what the gate asks and tells ------------------------------------------------------------
 
     def earliest(self, now: float) -> float:
         worker = self._worker
         if worker.alone:
-            return math.inf if worker.stays_closed else self._earliest_alone()
+            return math.inf if worker.stays_closed else self._earliest_alone(now)
         if worker.wary and self.gate.in_flight:
             return math.inf
         if self._tickets and self._tickets[0].valid_until > now:
@@ -370,11 +370,11 @@ class HostLink:
     def _new_id(self) -> str:
         return f"{self._worker.name}:{next(self._worker.ids)}"
 
-    def _earliest_alone(self) -> float:
+    def _earliest_alone(self, now: float) -> float:
         """One at a time, and the workers share what one of them may send."""
         gate = self.gate
         if gate.in_flight:
             return math.inf
         bounds = self._worker.bounds(gate)
         interval_s = max(bounds.spacing_s, bounds.rate_s)
-        return max(self._clock(), gate.pacer.last_departure + interval_s * self._worker.workers)
+        return max(now, gate.pacer.last_departure + interval_s * self._worker.workers)

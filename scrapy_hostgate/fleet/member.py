@@ -235,4 +235,5 @@ class FleetMember:
         return RETRY_S * random.uniform(1 - RETRY_JITTER, 1)
 
     def _log(self, level: int, message: str, **values: object) -> None:
-        logger.log(level, message, values, extra={"spider": self._crawler.spider})
+        arguments = (values,) if values else ()
+        logger.log(level, message, *arguments, extra={"spider": self._crawler.spider})
