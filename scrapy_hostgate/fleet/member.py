@@ -109,11 +109,11 @@ class FleetMember:
     async def close(self) -> None:
         """Give every lease back, now. Never raises, never takes longer than two time-outs."""
         self._closed = True
-        self._stop_wary_timer()
-        await asyncio.gather(*(link.close() for link in self._links.values()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stop_wary_timer()
+        await asyncio.gather(*(link.close() for link in self._links.values()))
         await self.fleet.close()
 
     # -- what links need -------------------------------------------------------------------------
