@@ -280,6 +280,7 @@ class Pacer:
 
     def adopt(self, saved: Saved) -> None:
         """Take up a :meth:`lesson`. Raises ``ValueError`` for what cannot be one."""
+        self.penalty = PenaltyInterval()
         self.penalty.restore(saved.part("penalty"))
         self.refusals_in_a_row = saved.whole("refusals_in_a_row", 0)
 

@@ -170,6 +170,17 @@ def test_a_delay_between_departures_spans_the_break() -> None:
     assert resume(export(rated), 2, pace=Pace(rate=2))[0].pacer.next_departure(2) <= 2.5
 
 
+def test_a_restored_host_leaves_the_others_alone() -> None:
+    """Its spacing, pause and backoff are its own: a host met for the first time has none."""
+    gate = gate_of(FakeClock())
+    for outcome in (Outcome.OK, Outcome.OK, Outcome.REFUSED):
+        visit(gate, outcome)
+    again, _ = resume(export(gate), gate._clock())
+    assert again.snapshot().spacing_s > 0
+    other = gate_of(FakeClock()).snapshot()
+    assert (other.spacing_s, other.paused_s, other.limit, other.epoch) == (0, 0, 2, 0)
+
+
 def test_a_stalled_host_stays_stalled() -> None:
     """As long as it would have without the break."""
     gate = gate_of(FakeClock())
