@@ -1,7 +1,7 @@
 """Six clients against the same hosts: who gets every page, and what does it cost the hosts?
 
     python benchmarks/peers.py [--quick] [--runs 3] [--scenario NAME,...] [--client NAME,...]
-                               [--jobs 3] [--timeout 240] [--json FILE]
+                               [--timeout 240] [--json FILE]
 
 Scrapy as it is, with AutoThrottle, with the settings of its project template; Crawlee for Python
 with its ThrottlingRequestManager (``pip install 'scrapy-hostgate[bench]'``); and scrapy_hostgate.
@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -189,6 +188,11 @@ def failures(runs: list[Figures]) -> list[str]:
     return failed
 
 
+def slow(client: str) -> bool:
+    """Whether a client waits nearly all of the time, whatever the host does."""
+    return client == "template"
+
+
 def lengthened(runs: list[Figures], alone: list[Figures]) -> float:
     """By what sick hosts lengthen the healthy ones' crawl: the median over pairs of runs."""
     return statistics.median(
@@ -198,18 +202,19 @@ def lengthened(runs: list[Figures], alone: list[Figures]) -> float:
 
 
 def run_once(
-    chosen: Sequence[Scenario], clients: list[str], jobs: int, timeout_s: float
+    chosen: list[Scenario], clients: list[str], timeout_s: float
 ) -> tuple[list[Figures], list[Figures]]:
     """Every crawl once; and the reference crawls, without sick hosts, of the broad scenario."""
     single = [scenario for scenario in chosen if len(scenario.hosts) == 1]
-    # One slow host costs no CPU to speak of, so these may run beside each other.
-    with ThreadPoolExecutor(jobs) as pool:
-        runs = list(
-            pool.map(
-                lambda pair: measure(*pair, timeout_s),
-                [(scenario, client) for client in clients for scenario in single],
-            )
-        )
+    # One request a second costs no CPU to speak of and takes half of all the time, so those crawls
+    # run beside the others. More at once would slow the fast clients down, to the hosts' advantage.
+    lanes = [
+        [(scenario, client) for client in clients for scenario in single if slow(client) is lane]
+        for lane in (True, False)
+    ]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        measured = pool.map(lambda lane: [measure(*pair, timeout_s) for pair in lane], lanes)
+        runs = [figures for lane in measured for figures in lane]
     alone = []
     for scenario in chosen:
         if scenario in single:
@@ -229,11 +234,9 @@ def main() -> int:
     clients = [client for client in options.clients if not missing(client)]
     runs: list[Figures] = []
     alone: list[Figures] = []
-    started = time.monotonic()
+    started, begun = time.monotonic(), os.getloadavg()
     for number in range(options.runs):
-        more, references = run_once(
-            list(options.scenarios.values()), clients, options.jobs, options.timeout
-        )
+        more, references = run_once(list(options.scenarios.values()), clients, options.timeout)
         runs += more
         alone += references
         took = time.monotonic() - started
@@ -243,7 +246,8 @@ def main() -> int:
         for scenario in options.scenarios
         for client in clients
     ]
-    print(_versions(options.runs))
+    load = f"load {begun[0]:.1f} before, {os.getloadavg()[0]:.1f} after"
+    print(f"{_versions()}; medians of {options.runs}; {os.cpu_count()} cores, {load}\n")
     print(table(rows, options.scenarios))
     if options.json:
         told = [asdict(run) for run in runs + alone]
@@ -265,14 +269,14 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _versions(runs: int) -> str:
+def _versions() -> str:
     versions = [f"Scrapy {scrapy.__version__}", f"scrapy_hostgate {scrapy_hostgate.__version__}"]
     if not missing("crawlee"):
         import crawlee
 
         versions.append(f"Crawlee {crawlee.__version__}")
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"{', '.join(versions)}, Python {python}; medians of {runs}\n"
+    return f"{', '.join(versions)}, Python {python}"
 
 
 def _options() -> argparse.Namespace:
@@ -281,7 +285,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="how often each crawl is run (3)")
     parser.add_argument("--scenario", help="by name, with commas between (all)")
     parser.add_argument("--client", default=",".join(CLIENTS), help="by name (all)")
-    parser.add_argument("--jobs", type=int, default=3, help="single-host crawls side by side (3)")
     parser.add_argument("--timeout", type=float, default=240, help="seconds for one crawl (240)")
     parser.add_argument("--json", type=Path, help="write the figures of each run here too")
     options = parser.parse_args()
@@ -296,8 +299,8 @@ def _options() -> argparse.Namespace:
     ):
         if unknown := [name for name in given if name not in allowed]:
             parser.error(f"{flag} {', '.join(unknown)}: choose from {', '.join(allowed)}")
-    if options.runs < 1 or options.jobs < 1 or options.timeout <= 0:
-        parser.error("--runs and --jobs must be 1 or more, --timeout more than 0")
+    if options.runs < 1 or options.timeout <= 0:
+        parser.error("--runs must be 1 or more, --timeout more than 0")
     options.scenarios = {name: known[name] for name in names}
     return options
 
