@@ -5,11 +5,13 @@ from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.errors import HostRefusedError, HostStalledError, SpiderClosingError
 from scrapy_hostgate.gate import GateSnapshot
 from scrapy_hostgate.middleware import HostGateMiddleware
+from scrapy_hostgate.pqueue import HostGatePriorityQueue
 
 __all__ = [
     "GateSnapshot",
     "HostGateAddon",
     "HostGateMiddleware",
+    "HostGatePriorityQueue",
     "HostGateSettingsError",
     "HostRefusedError",
     "HostStalledError",

@@ -18,6 +18,8 @@ from scrapy_hostgate.semaphore import AdaptiveSemaphore, CallLater, Permit
 # takes a few turns of the loop.
 JUST_BEFORE_S = 0.05
 FORGET_AFTER_S = 600.0
+# A request may leave its queue so long before its time: the way to the gate takes a few turns.
+LEAD_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Gate:
         "key",
         "pacer",
         "peak",
+        "prompt",
         "refusals",
         "semaphore",
     )
@@ -124,6 +127,8 @@ class Gate:
         self.departures = 0
         self.refusals = 0
         self.peak = 0
+        self.prompt = False
+        """Whether the last answer began in good time; not before there was one."""
         self.cap_told = False
         """Whether the log has been told that this host asks for longer pauses than we make."""
         self._stall_timeout_s = stall_timeout_s
@@ -160,6 +165,32 @@ class Gate:
     @property
     def waiting(self) -> int:
         return self.semaphore.waiting
+
+    @property
+    def claims(self) -> int:
+        """How many requests are here, in flight or waiting."""
+        return self.in_flight + self.waiting
+
+    def opens_at(self, now: float, coming: int = 0) -> float:
+        """When a scheduler may send the next request here, if ``coming`` others are on their way.
+
+        ``now`` or a time; infinity if not before one of them departs or ends. A host that has not
+        answered yet, or that let us wait the last time, gets one request: whoever sends it more
+        only has them hang, where others could be answered.
+        """
+        if self.stalled:
+            # To fail at once, pause or not.
+            return now
+        coming += self.waiting
+        places = self.limit if self.prompt else 1
+        if self.in_flight + coming >= places or (coming and self.pacer.keeps_apart):
+            return math.inf
+        at = self.pacer.next_departure(now)
+        return now if at <= now + LEAD_S else at - LEAD_S
+
+    def answered(self, latency_s: float) -> None:
+        """A download has ended; ``latency_s`` is to the first byte, or to the error."""
+        self.prompt = latency_s <= self.controller.law.slow_latency_s
 
     def arrive(self, priority: int = 0) -> Permit:
         """A request asks to depart; its permit may be granted at once. See :meth:`leave`."""

@@ -10,6 +10,17 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy_hostgate.hostkey import is_valid_host, normalise_host
 from scrapy_hostgate.settings import HostGateSettings, registrable_domain
 
+GATED_SCHEMES = frozenset({"http", "https", "ftp"})
+
+
+def scheme_of(request: Request) -> str:
+    return request.url.partition(":")[0].lower()
+
+
+def is_gated(request: Request) -> bool:
+    """Whether a gate holds ``request``: it has a host to protect, and nobody asked for a bypass."""
+    return scheme_of(request) in GATED_SCHEMES and not request.meta.get("hostgate_bypass")
+
 
 class HostKeys:
     """Host keys as ``HOSTGATE_KEY`` says; ``known`` holds those that have a gate."""

@@ -72,6 +72,11 @@ class HostGateMiddleware:
         )
         return cls(crawler, settings)
 
+    @property
+    def manager(self) -> SlotManager:
+        """For the queue of the scheduler."""
+        return self._manager
+
     def process_request(self, request: Request) -> Awaitable[Response | Request | None]:
         """Wait for the host's gate and download. See :meth:`SlotManager.download`."""
         return self._manager.download(request)

@@ -123,6 +123,11 @@ class Pacer:
             or self.penalty.interval_s
         )
 
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether the time of a departure depends on when the last one was."""
+        return bool(self.pace.rate) or self.spaced
+
     def paused(self, now: float) -> bool:
         return now < self.pause_until
 

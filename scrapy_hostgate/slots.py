@@ -1,8 +1,9 @@
 """The slot manager: gated downloads in place of Scrapy's download slots.
 
 The only file that touches Scrapy's downloader. What it leans on there: ``engine.downloader`` with
-``handlers.download_request_async()``, ``get_slot_key()`` and ``slots``; and the engine's own slot,
-whose ``closing`` is the only sign that the spider is about to close.
+``handlers.download_request_async()``, ``get_slot_key()``, ``slots`` and ``active``; and the
+engine's own slot, whose ``closing`` is the only sign that the spider is about to close, and whose
+``nextcall`` is the only way to have the engine ask its scheduler now.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +24,12 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_hostgate.detector import RefusalDetector
+from scrapy_hostgate.dispatch import UNGATED, Dispatch
 from scrapy_hostgate.errors import HostRefusedError, HostStalledError
 from scrapy_hostgate.fleet.join import join_fleet
 from scrapy_hostgate.fleet.member import FleetMember, FleetRules
 from scrapy_hostgate.gate import NOTHING, Gate, Verdict
-from scrapy_hostgate.keys import HostKeys
+from scrapy_hostgate.keys import GATED_SCHEMES, HostKeys, is_gated, scheme_of
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.log import log_verdict, printable
 from scrapy_hostgate.observe.stats import GateStats
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SPOILED_BEFORE_WARNING = 100
-GATED_SCHEMES = frozenset({"http", "https", "ftp"})
 
 _SLOT = "download_slot"
 _LATENCY = "download_latency"
@@ -74,6 +76,13 @@ class SlotManager:
             on_evict=self._evicted,
         )
         self.keys = HostKeys(settings, self.registry)
+        self.dispatch = Dispatch(
+            self.registry,
+            clock=self._clock,
+            call_later=self._call_later,
+            in_downloader=lambda: self._get_downloader().active,
+            wake=self._wake_engine,
+        )
         self._views = SlotTable(settings.max_hosts)
         self._waiting = WaitingRoom(
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
@@ -109,7 +118,7 @@ class SlotManager:
         first; or ``None`` where Scrapy's own slots should take it. Raises whatever the download
         raises, :exc:`HostStalledError`, :exc:`SpiderClosingError` and :exc:`HostRefusedError`.
         """
-        if _scheme(request) not in GATED_SCHEMES or request.meta.get("hostgate_bypass"):
+        if not is_gated(request):
             return await self._ungated(request)
         if self._closing_began() is not None and request not in self._handed_back:
             return self._hand_back(request)
@@ -125,6 +134,7 @@ class SlotManager:
         permit = gate.arrive(request.priority)
         visit = None
         try:
+            self.dispatch.arrived(request)
             visit = self._views.enter(downloader.slots, gate, request, slot_key)
             self._send(signal=signals.request_reached_downloader, request=request)
             response = await self._through(gate, permit, request, visit)
@@ -134,6 +144,7 @@ class SlotManager:
                 self._waiting.look_for_close()
             finally:
                 gate.leave(permit)
+                self.dispatch.changed(gate.key)
                 self._send(signal=signals.request_left_downloader, request=request)
                 if visit is not None:
                     visit.leave()
@@ -153,6 +164,7 @@ class SlotManager:
         self._report(gate, verdict, "refuse()", asked_by="refuse()")
         if verdict.stalled:
             self._fail_waiters_of(gate)
+            self.dispatch.changed(key)
 
     def resize(self, key: str, limit: int) -> None:
         """Set the limit of the host of ``key``. Raises ``ValueError`` out of its range."""
@@ -160,6 +172,15 @@ class SlotManager:
         verdict = gate.resize(limit)
         self._stats.changed(gate, verdict)
         self._report(gate, verdict, "")
+        self.dispatch.changed(key)
+
+    def queue_name(self, request: Request) -> str:
+        """The name under which a scheduler's queue keeps ``request``: its host key, if any."""
+        if is_gated(request):
+            # Where the user's function fails the download will too, and there somebody hears of it.
+            with suppress(Exception):
+                return self.keys.of_request(request)
+        return f"{UNGATED}{self._slot_key(request)}"
 
     def crawl_delay(self, request: Request, delay_s: float) -> None:
         """The robots.txt that ``request`` met asks for ``delay_s`` seconds between requests."""
@@ -192,6 +213,7 @@ class SlotManager:
         """Cancel every timer. Nothing may be in flight or waiting any more."""
         self._lag.stop()
         self._waiting.stop()
+        self.dispatch.stop()
         if self._in_flight or self._waiting:
             logger.error("closed with requests at the gates: %r", self)
         if self._fleet is not None:
@@ -208,6 +230,8 @@ class SlotManager:
             waited = True
             if not permit.granted and not await self._wait(gate, permit, request):
                 return None
+        if waited:
+            self.dispatch.changed(gate.key)
         self._epochs[request] = permit.epoch
         self._stats.departed(permit.in_flight, waited=waited)
         self._in_flight += 1
@@ -289,11 +313,12 @@ class SlotManager:
         cause: str,
         asked_s: float | None = None,
     ) -> None:
+        latency_s: float | None = self._latency(request, started)
+        gate.answered(latency_s or 0.0)
         if request.meta.get("hostgate_dont_learn"):
             if outcome is Outcome.REFUSED:
                 gate.obey(asked_s)
             return
-        latency_s: float | None = self._latency(request, started)
         if outcome is Outcome.OK and self._lag.spoils(started, latency_s or 0.0):
             self._spoiled(gate)
             latency_s = None
@@ -371,7 +396,7 @@ class SlotManager:
 
     async def _ungated(self, request: Request) -> Response | None:
         """A request that no gate holds: for Scrapy's own slot, unless a view is in its place."""
-        bypass = request.meta.get("hostgate_bypass") and _scheme(request) in GATED_SCHEMES
+        bypass = request.meta.get("hostgate_bypass") and scheme_of(request) in GATED_SCHEMES
         if not bypass and not self._views.owns(self._slots(), self._slot_key(request)):
             return None
         self._send(signal=signals.request_reached_downloader, request=request)
@@ -420,6 +445,12 @@ class SlotManager:
             if slot is not None and slot.closing is not None:
                 self._closing_since = self._clock()
         return self._closing_since
+
+    def _wake_engine(self) -> None:
+        """Have the engine ask its scheduler soon; without this it does every 5 s."""
+        slot = getattr(self._crawler.engine, "_slot", None)
+        if slot is not None and slot.closing is None:
+            slot.nextcall.schedule()
 
     # -- Scrapy's downloader --------------------------------------------------------------------
 
@@ -504,7 +535,3 @@ def _stalled(gate: Gate) -> HostStalledError:
 
 def _call_later(delay_s: float, function: Callable[[], None]) -> Timer:
     return call_later(delay_s, function)
-
-
-def _scheme(request: Request) -> str:
-    return request.url.partition(":")[0].lower()
