@@ -97,8 +97,7 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
             name = self._first()
             if name is None:
                 self._left_waiting = True
-                if (due := self._turns.next_due()) is not None:
-                    self._dispatch.wake_at(due)
+                self._wake_when_due()
                 return None
             request = self._take(name)
             if request is None:
@@ -184,10 +183,17 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
 
     def _opened(self, name: str) -> None:
         """``name`` may be able to take a request now; let the engine ask if it is waiting."""
-        if (
-            name in self.pqueues
-            and self._turns.put(name, self._dispatch.clock())
-            and self._left_waiting
-        ):
+        if name not in self.pqueues:
+            return
+        ready = self._turns.put(name, self._dispatch.clock())
+        if not self._left_waiting:
+            return
+        if ready:
             self._left_waiting = False
             self._dispatch.wake()
+        else:
+            self._wake_when_due()
+
+    def _wake_when_due(self) -> None:
+        if (due := self._turns.next_due()) is not None:
+            self._dispatch.wake_at(due)
