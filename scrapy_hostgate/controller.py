@@ -12,8 +12,7 @@ from __future__ import annotations
 import enum
 import math
 from array import array
-from bisect import bisect_left, insort
-from collections.abc import Sequence
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from scrapy_hostgate.outcome import Outcome, Sample
@@ -33,6 +32,8 @@ BASELINE_DRIFT_PER_MINUTE = 0.05
 SHRINK_QUIET_S = 60.0
 QUIET_S = 600.0
 MAX_RECOVERY_DELAY_S = 600.0
+_NEVER = -math.inf
+_MOST_US = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,52 +78,65 @@ class Decision:
     recovery_delay_s: float | None = None
 
 
-class Recent:
-    """The last ``size`` numbers, for a quantile that is asked for now and then."""
+class Window:
+    """The last ``size`` latencies in seconds, rounded to a microsecond, in order of arrival.
+
+    There are two for each host, and as many hosts as the web has, so they are small.
+    """
 
     __slots__ = ("_next", "_ring", "_size")
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._ring = array("d")
+        self._ring = array("I")
         self._next = 0
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def push(self, value: float) -> None:
-        if len(self._ring) < self._size:
-            self._ring.append(value)
-        else:
-            self._ring[self._next] = value
-            self._next = (self._next + 1) % self._size
+        self._put(min(round(value * 1e6), _MOST_US))
 
     def quantile(self, q: float) -> float:
         """The nearest-rank quantile: always a number that was really seen."""
-        return nearest_rank(sorted(self._ring), q)
+        return sorted(self._ring)[self._rank(q)] / 1e6
+
+    def _put(self, microseconds: int) -> int:
+        at = self._next
+        if len(self._ring) < self._size:
+            self._ring.append(microseconds)
+        else:
+            self._ring[at] = microseconds
+        self._next = (at + 1) % self._size
+        return at
+
+    def _rank(self, q: float) -> int:
+        return max(0, math.ceil(q * len(self._ring)) - 1)
 
 
-class Window(Recent):
-    """The last ``size`` numbers, for a quantile that is asked for after each."""
+class SortedWindow(Window):
+    """A window of at most 256 that is asked for a quantile each time: kept in order of size too."""
 
-    __slots__ = ("_sorted",)
+    __slots__ = ("_order",)
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self._sorted = array("d")
+        # Places in the ring.
+        self._order = bytearray()
 
     def push(self, value: float) -> None:
-        if len(self._ring) == self._size:
-            del self._sorted[bisect_left(self._sorted, self._ring[self._next])]
-        super().push(value)
-        insort(self._sorted, value)
+        ring, order = self._ring, self._order
+        if len(ring) == self._size:
+            order.remove(self._next)
+        at = self._put(min(round(value * 1e6), _MOST_US))
+        order.insert(bisect_right(order, ring[at], key=ring.__getitem__), at)
 
     def quantile(self, q: float) -> float:
-        return nearest_rank(self._sorted, q)
+        return self._ring[self._order[self._rank(q)]] / 1e6
 
 
-def nearest_rank(ordered: Sequence[float], q: float) -> float:
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+# Of a host that has taught nothing (yet): most of a broad crawl's.
+_NO_SAMPLES = Window(0)
 
 
 class Controller:
@@ -158,15 +172,15 @@ class Controller:
         self.epoch = 0
         self.baseline_s: float | None = None
         self.recovery_delay_s = law.recovery_delay_s
-        self._window = Window(BASELINE_WINDOW)
-        self._recent = Recent(RECENT_WINDOW)
+        self._window: Window = _NO_SAMPLES
+        self._recent: Window = _NO_SAMPLES
         self._baseline_at = now
         self._settled = False
         self.changed_at = now
-        self._refused_at = -math.inf
+        self._refused_at = _NEVER
         self._refused_level: int | None = None
         self._served_since_refusal = False
-        self._shrunk_at = -math.inf
+        self._shrunk_at = _NEVER
         self._reached = False
         self._ok_since_change = 0
         self._slow_run = 0
@@ -338,9 +352,13 @@ class Controller:
 
     def _learn(self, latency: float, in_flight: int, now: float) -> None:
         """Feed the median always, the baseline only with samples that our own load did not slow."""
+        if self._recent is _NO_SAMPLES:
+            self._recent = Window(RECENT_WINDOW)
         self._recent.push(latency)
         if in_flight > self.law.start:
             return
+        if self._window is _NO_SAMPLES:
+            self._window = SortedWindow(BASELINE_WINDOW)
         self._window.push(latency)
         self._settled = self._settled or len(self._window) == BASELINE_WINDOW
         if len(self._window) < MIN_SAMPLES:
@@ -420,7 +438,7 @@ class Controller:
         self._reached = False
         self._ok_since_change = 0
         self._slow_run = 0
-        median, self._recent = self.median_s, Recent(RECENT_WINDOW)
+        median, self._recent = self.median_s, _NO_SAMPLES
         return Decision(
             reason=reason,
             limit_from=before,

@@ -121,7 +121,7 @@ class Gate:
             law.start,
             clock=clock,
             call_later=call_later,
-            earliest=self.pacer.next_departure if admission is None else self._earliest,
+            earliest=self.pacer if admission is None else self._earliest,
             departing=self._departing,
         )
         self.departures = 0

@@ -9,6 +9,7 @@ from scrapy_hostgate.saved import Plain, Saved
 QUIET_S = 600.0
 # Below this a spacing means nothing: one turn of the event loop takes as long.
 NEGLIGIBLE_S = 0.005
+_NEVER = -math.inf
 
 
 class PenaltyInterval:
@@ -27,8 +28,7 @@ class PenaltyInterval:
         """Seconds between departures that the penalty asks for; 0 when there is none."""
         self.refused_s = 0.0
         """The interval, in seconds, at which the host last refused: the search stays above it."""
-        self._stepped_at = -math.inf
-        self._lowered_at = -math.inf
+        self._stepped_at = self._lowered_at = _NEVER
 
     def refused(self, now: float, interval_s: float) -> None:
         """The host refused at ``now``, when departures were ``interval_s`` seconds apart."""

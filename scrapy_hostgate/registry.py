@@ -84,5 +84,6 @@ class Registry:
             if gate.forgettable(now):
                 del self._gates[key]
                 self._on_evict(gate)
+                gate.semaphore.retire()
             else:
                 self._gates.move_to_end(key)

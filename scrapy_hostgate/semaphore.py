@@ -49,6 +49,10 @@ class Permit:
         return self.state == self.GRANTED
 
 
+def _retired(permit: Permit, now: float) -> None:
+    raise RuntimeError(f"{permit!r} was granted by the semaphore of a host that is forgotten")
+
+
 class AdaptiveSemaphore:
     """Grants permits while fewer than ``limit`` are out *and* the departure clock allows one.
 
@@ -73,8 +77,8 @@ class AdaptiveSemaphore:
         "_waiting",
     )
 
-    # All mutable state: the limit, who is out, who waits (a heap; withdrawn ones are skipped), and
-    # the one timer, which exists only while the first in the queue waits for a time.
+    # All mutable state: the limit, who is out, who waits (a heap, if anybody does; withdrawn ones
+    # are skipped), and the one timer, which exists only while the first in the queue waits for a time.
     def __init__(
         self,
         limit: int,
@@ -89,8 +93,9 @@ class AdaptiveSemaphore:
         self._call_later = call_later
         self._earliest = earliest
         self._departing = departing
-        self._borrowers: set[Permit] = set()
-        self._waiters: list[tuple[tuple[int, int], Permit]] = []
+        # A tuple: they are few, and most hosts are idle, where anything else takes memory.
+        self._borrowers: tuple[Permit, ...] = ()
+        self._waiters: list[tuple[tuple[int, int], Permit]] | None = None
         self._waiting = 0
         self._arrival = 0
         self._timer: Timer | None = None
@@ -125,9 +130,7 @@ class AdaptiveSemaphore:
 
     def release(self, permit: Permit) -> None:
         """Give a granted permit back. Raises ``RuntimeError`` if it is not out (any more)."""
-        if permit not in self._borrowers:
-            raise RuntimeError(f"{permit!r} is not borrowed from {self!r}")
-        self._borrowers.remove(permit)
+        self._take_back(permit)
         permit.state = Permit.RELEASED
         if self._waiting:
             self._grant()
@@ -139,7 +142,7 @@ class AdaptiveSemaphore:
         permit.state = Permit.WITHDRAWN
         permit.on_grant = None
         self._waiting -= 1
-        if len(self._waiters) > 2 * self._waiting + 64:
+        if self._waiters is not None and len(self._waiters) > 2 * self._waiting + 64:
             self._waiters = [entry for entry in self._waiters if entry[1].state == Permit.WAITING]
             heapq.heapify(self._waiters)
         self._grant()
@@ -151,9 +154,7 @@ class AdaptiveSemaphore:
         Set its ``on_grant`` anew unless it is granted again at once. Raises ``RuntimeError`` if it
         is not out.
         """
-        if permit not in self._borrowers:
-            raise RuntimeError(f"{permit!r} is not borrowed from {self!r}")
-        self._borrowers.remove(permit)
+        self._take_back(permit)
         permit.state = Permit.WAITING
         self._enqueue(permit)
 
@@ -163,6 +164,12 @@ class AdaptiveSemaphore:
             raise ValueError(f"limit must be at least 1, not {limit!r}")
         self._limit = limit
         self._grant()
+
+    def retire(self) -> None:
+        """Nobody will come here again. Lets go of whoever made this semaphore, which holds it too:
+        both are freed at once then, and not whenever cycles are collected.
+        """
+        self._departing = _retired
 
     def reconsider(self) -> None:
         """The departure clock has changed (a pause, a spacing): look again."""
@@ -187,7 +194,7 @@ class AdaptiveSemaphore:
                 permit = self._pop_first()
                 permit.state = Permit.GRANTED
                 permit.granted_at = now
-                self._borrowers.add(permit)
+                self._borrowers += (permit,)
                 permit.in_flight = len(self._borrowers)
                 self._departing(permit, now)
                 on_grant, permit.on_grant = permit.on_grant, None
@@ -198,15 +205,23 @@ class AdaptiveSemaphore:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._waiting and self._waiters:
-            self._waiters.clear()
+        if not self._waiting:
+            self._waiters = None
+
+    def _take_back(self, permit: Permit) -> None:
+        if permit.state != Permit.GRANTED or permit not in self._borrowers:
+            raise RuntimeError(f"{permit!r} is not borrowed from {self!r}")
+        self._borrowers = tuple(other for other in self._borrowers if other is not permit)
 
     def _enqueue(self, permit: Permit) -> None:
+        if self._waiters is None:
+            self._waiters = []
         heapq.heappush(self._waiters, (permit.place, permit))
         self._waiting += 1
         self._grant()
 
     def _pop_first(self) -> Permit:
+        assert self._waiters is not None
         while True:
             permit = heapq.heappop(self._waiters)[1]
             if permit.state == Permit.WAITING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from scrapy import Request
@@ -15,6 +16,7 @@ from scrapy import Request
 from scrapy_hostgate.gate import Gate
 
 _SLOT = "download_slot"
+_NONE: frozenset[Request] = frozenset()
 
 
 class SlotView:
@@ -24,16 +26,62 @@ class SlotView:
     only tighten the limit that holds now.
     """
 
-    __slots__ = ("_delay_s", "active", "gates", "key", "transferring")
+    __slots__ = ("_active", "_delay_s", "_gate", "_others", "_transferring", "key")
 
     latercall = None
 
+    # There is one for each known host and most hosts are idle, so what is empty is not there.
     def __init__(self, key: str, gate: Gate) -> None:
         self.key = key
-        self.gates: set[Gate] = {gate}
-        self.active: set[Request] = set()
-        self.transferring: set[Request] = set()
+        self._gate: Gate | None = gate
+        self._others: tuple[Gate, ...] = ()
+        self._active: set[Request] | None = None
+        self._transferring: set[Request] | None = None
         self._delay_s: float | None = None
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The gates that it shows: the host's own, or all behind a slot name."""
+        return self._others if self._gate is None else (self._gate, *self._others)
+
+    def show(self, gate: Gate) -> None:
+        if gate is not self._gate and gate not in self._others:
+            self._others += (gate,)
+
+    def hide(self, gate: Gate) -> None:
+        if gate is self._gate:
+            self._gate = None
+        self._others = tuple(other for other in self._others if other is not gate)
+
+    @property
+    def active(self) -> AbstractSet[Request]:
+        """The requests that are here, waiting or in flight."""
+        return self._active or _NONE
+
+    @property
+    def transferring(self) -> AbstractSet[Request]:
+        """Those in flight."""
+        return self._transferring or _NONE
+
+    def enter(self, request: Request) -> None:
+        if self._active is None:
+            self._active = set()
+        self._active.add(request)
+
+    def depart(self, request: Request) -> None:
+        if self._transferring is None:
+            self._transferring = set()
+        self._transferring.add(request)
+
+    def land(self, request: Request) -> None:
+        if self._transferring is not None:
+            self._transferring.discard(request)
+            self._transferring = self._transferring or None
+
+    def leave(self, request: Request) -> None:
+        if self._active is not None:
+            self._active.discard(request)
+            self._active = self._active or None
 
     @property
     def concurrency(self) -> int:
@@ -113,17 +161,17 @@ class Visit:
         self.refused = False
         """Whether the host answered with a refusal."""
         for view in views:
-            view.active.add(request)
+            view.enter(request)
         if self._was is None or self._was == "":
             self._stamp = request.meta[_SLOT] = stamp
 
     def departed(self) -> None:
         for view in self._views:
-            view.transferring.add(self._request)
+            view.depart(self._request)
 
     def landed(self) -> None:
         for view in self._views:
-            view.transferring.discard(self._request)
+            view.land(self._request)
 
     def leave(self) -> None:
         """Take the request out of the views and the stamp off its meta.
@@ -131,7 +179,7 @@ class Visit:
         What was stamped must not travel into redirects and retries, which copy meta.
         """
         for view in self._views:
-            view.active.discard(self._request)
+            view.leave(self._request)
         meta = self._request.meta
         if self._stamp is not None and meta.get(_SLOT) == self._stamp:
             if self._had_slot:
@@ -146,6 +194,7 @@ class SlotTable:
     def __init__(self, max_aliases: int) -> None:
         self._max_aliases = max_aliases
         self._aliases: dict[Any, SlotView] = {}
+        self._aliases_of: dict[Gate, set[Any]] = {}
 
     def enter(self, slots: dict[Any, Any], gate: Gate, request: Request, slot_key: Any) -> Visit:
         """Show ``request`` at ``gate``. ``slot_key`` is what Scrapy's queue calls its slot."""
@@ -164,18 +213,19 @@ class SlotTable:
         """The gate is no more: neither are its view and the aliases that showed only it."""
         if isinstance(slots.get(gate.key), SlotView):
             del slots[gate.key]
-        for key, view in list(self._aliases.items()):
-            view.gates.discard(gate)
+        for key in self._aliases_of.pop(gate, ()):
+            view = self._aliases.get(key)
+            if view is None:
+                continue
+            view.hide(gate)
             if not view.gates:
-                del self._aliases[key]
-                if slots.get(key) is view:
-                    del slots[key]
+                self._drop_alias(slots, key, view)
 
     def _view(self, slots: dict[Any, Any], gate: Gate) -> SlotView:
         view = slots.get(gate.key)
         if not isinstance(view, SlotView):
             view = slots[gate.key] = SlotView(gate.key, gate)
-        view.gates.add(gate)
+        view.show(gate)
         return view
 
     def _alias(self, slots: dict[Any, Any], gate: Gate, key: Any) -> SlotView:
@@ -184,15 +234,21 @@ class SlotTable:
             if len(self._aliases) >= self._max_aliases:
                 self._drop_idle_aliases(slots)
             view = slots[key] = self._aliases[key] = SlotView(str(key), gate)
-        view.gates.add(gate)
+        self._aliases_of.setdefault(gate, set()).add(key)
+        view.show(gate)
         return view
 
     def _drop_idle_aliases(self, slots: dict[Any, Any]) -> None:
         for key, view in list(self._aliases.items()):
             if not view.active:
-                del self._aliases[key]
-                if slots.get(key) is view:
-                    del slots[key]
+                for gate in view.gates:
+                    self._aliases_of.get(gate, set()).discard(key)
+                self._drop_alias(slots, key, view)
+
+    def _drop_alias(self, slots: dict[Any, Any], key: Any, view: SlotView) -> None:
+        del self._aliases[key]
+        if slots.get(key) is view:
+            del slots[key]
 
 
 def _hashable(value: object) -> bool:

@@ -12,6 +12,7 @@ from fakes import highest, lowest, middle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapy_hostgate.interval import PenaltyInterval
 from scrapy_hostgate.pacer import Pace, Pacer, Pause
 
 Draw = Callable[[float, float], float]
@@ -498,6 +499,7 @@ def test_a_paused_pacer_is_not_at_rest() -> None:
     assert not pacer.at_rest(20)
     pacer.served()
     assert pacer.at_rest(20)
+    pacer.penalty = PenaltyInterval()
     pacer.penalty.refused(20, 0.5)
     assert not pacer.at_rest(50)
 

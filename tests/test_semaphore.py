@@ -268,7 +268,7 @@ def test_thousands_may_withdraw() -> None:
         if position % 1000:
             desk.semaphore.withdraw(waiter)
     assert desk.counts == (1, 3)
-    assert len(desk.semaphore._waiters) < 100
+    assert len(desk.semaphore._waiters or ()) < 100
     running = first
     for stayed in (waiters[0], waiters[1000], waiters[2000]):
         desk.semaphore.release(running)
