@@ -38,7 +38,8 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
     """
 
     # All mutable state, beside Scrapy's ``pqueues`` (name to queue): how many requests there are,
-    # whose turn it is, and whether the engine has been sent away with nothing.
+    # whose turn it is, which names the JOBDIR brought, and whether the engine has been sent away
+    # with nothing.
     def __init__(
         self,
         crawler: Crawler,
@@ -76,6 +77,8 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
         self._turns = Turns(self._dispatch.opening)
         self._left_waiting = False
         self._count = 0
+        # What a crawl that another queue began has under one name may be of several hosts.
+        self._inherited = set(self.pqueues)
         now = self._dispatch.clock()
         for name, queue in self.pqueues.items():
             self._count += len(queue)
@@ -102,8 +105,7 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
             request = self._take(name)
             if request is None:
                 continue
-            # A crawl that another queue began has them by slot, which may hold several hosts.
-            own = self._manager.queue_name(request)
+            own = self._manager.queue_name(request) if name in self._inherited else name
             if self._dispatch.admits(own):
                 self._dispatch.send(request, own)
                 self._put_back(name)
@@ -174,6 +176,7 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
             self._opened(name)
             return
         del self.pqueues[name]
+        self._inherited.discard(name)
         self._turns.drop(name)
         queue.close()
         if self.key:

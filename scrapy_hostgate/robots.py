@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import Any
 
 
@@ -38,3 +39,28 @@ def _seconds(value: object) -> float:
     if isinstance(value, (int, float)) and math.isfinite(value) and value > 0:
         return float(value)
     return 0.0
+
+
+class CrawlDelays:
+    """What robots.txt asked of each host, in seconds.
+
+    It is read once, and gates are forgotten and made anew. Kept are at most ``most`` hosts; beyond
+    that the one that was heard of first is forgotten.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._delays: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._delays)
+
+    def hear(self, key: str, delay_s: float) -> None:
+        """The host of ``key`` asks for ``delay_s``; the longest it asked for counts."""
+        self._delays[key] = max(delay_s, self._delays.get(key, 0.0))
+        if len(self._delays) > self._most:
+            self._delays.popitem(last=False)
+
+    def of(self, key: str) -> float:
+        """0 where nothing is known."""
+        return self._delays.get(key, 0.0)

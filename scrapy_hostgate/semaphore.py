@@ -78,7 +78,7 @@ class AdaptiveSemaphore:
     )
 
     # All mutable state: the limit, who is out, who waits (a heap, if anybody does; withdrawn ones
-    # are skipped), and the one timer, which exists only while the first in the queue waits for a time.
+    # are skipped), and the one timer, which exists only while the first of them waits for a time.
     def __init__(
         self,
         limit: int,

@@ -38,6 +38,7 @@ from scrapy_hostgate.quota import parse_quotas
 from scrapy_hostgate.registry import Registry
 from scrapy_hostgate.retries import RetryBudget
 from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
+from scrapy_hostgate.robots import CrawlDelays
 from scrapy_hostgate.semaphore import CallLater, Permit, Timer
 from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.slotview import SlotTable, Visit
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SPOILED_BEFORE_WARNING = 100
+# robots.txt is read once only, so its delays are remembered for more hosts than anything else.
+DELAYS_PER_HOST = 10
 
 _SLOT = "download_slot"
 _LATENCY = "download_latency"
@@ -96,7 +99,7 @@ class SlotManager:
         # Of each request that departed, for as long as somebody holds it; meta is no place for it.
         self._epochs: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         self._downloader: Downloader | None = None
-        self._crawl_delays: dict[str, float] = {}
+        self._crawl_delays = CrawlDelays(DELAYS_PER_HOST * settings.max_hosts)
         self._detector: RefusalDetector | None = None
         if settings.refusal_detector is not None:
             self._detector = RefusalDetector(crawler, settings.refusal_detector)
@@ -185,8 +188,7 @@ class SlotManager:
     def crawl_delay(self, request: Request, delay_s: float) -> None:
         """The robots.txt that ``request`` met asks for ``delay_s`` seconds between requests."""
         key = self.keys.of_request(request)
-        # Kept beside the gate, which may be forgotten and made anew.
-        self._crawl_delays[key] = max(delay_s, self._crawl_delays.get(key, 0.0))
+        self._crawl_delays.hear(key, delay_s)
         gate = self.registry.get(key)
         if gate is not None:
             gate.crawl_delay(delay_s)
@@ -484,8 +486,8 @@ class SlotManager:
             admission=None if self._fleet is None else self._fleet.admission,
         )
         gate.pacer.outside_delay_s = self._settings.start_delay_s
-        if key in self._crawl_delays:
-            gate.crawl_delay(self._crawl_delays[key])
+        if delay_s := self._crawl_delays.of(key):
+            gate.crawl_delay(delay_s)
         return gate
 
     def _evicted(self, gate: Gate) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -14,12 +16,19 @@ from scrapy_hostgate.pacer import Pace
 from scrapy_hostgate.registry import Registry
 
 
+class WeakGate(Gate):
+    """One that can be watched."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Town:
     """A registry of hosts on a fake clock."""
 
     def __init__(self, max_hosts: int, pace: Pace = Pace()) -> None:  # noqa: B008 - frozen
         self.clock = FakeClock()
         self.pace = pace
+        self.kind: type[Gate] = Gate
         self.made: list[str] = []
         self.evicted: list[str] = []
         self.registry = Registry(
@@ -31,7 +40,7 @@ class Town:
 
     def _make(self, key: str) -> Gate:
         self.made.append(key)
-        return Gate(
+        return self.kind(
             key,
             Law(),
             self.pace,
@@ -147,16 +156,40 @@ def test_what_matters_is_never_forgotten(trouble: Callable[[Gate], None]) -> Non
     assert len(town.registry) == 5
 
 
-def test_a_baseline_is_cheap() -> None:
-    """A host that was only ever fine is forgotten as if it had never been met."""
-    town = Town(2)
-    gate = town.registry.gate("fine")
+def learn(gate: Gate) -> None:
     for _ in range(50):
         permit = gate.arrive()
         gate.record(permit, Outcome.OK, 0.1)
         gate.leave(permit)
-    town.visit("a", "b")
-    assert town.evicted == ["fine"]
+
+
+def test_the_least_telling_are_forgotten_first() -> None:
+    """A host with a baseline outlives any number of those that were seen once; among hosts that
+    have one, the longest unused goes first."""
+    town = Town(3)
+    for name in ("first", "second"):
+        learn(town.registry.gate(name))
+    town.visit(*(f"once{n}" for n in range(20)))
+    assert [name for name in town.evicted if not name.startswith("once")] == []
+    assert set(town.keys) == {"first", "second", "once19"}
+    learn(town.registry.gate("once19"))
+    town.visit("first", "new")
+    assert town.evicted[-1] == "second"
+    assert set(town.keys) == {"first", "once19", "new"}
+
+
+def test_a_forgotten_gate_is_freed_at_once() -> None:
+    """Not when cycles are collected: in a broad crawl that would be thousands of gates later."""
+    town = Town(1)
+    town.kind = WeakGate
+    gone = weakref.ref(town.registry.gate("a"))
+    gc.disable()
+    try:
+        town.visit("b")
+        assert town.evicted == ["a"]
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_pause_that_is_over_is_forgotten() -> None:
