@@ -23,6 +23,7 @@ SPACING_SAMPLES = 16
 # A host that asks for more than a page a day has made a mistake, or a joke.
 MAX_CRAWL_DELAY_S = 86_400.0
 _NEVER = -math.inf
+_MOST_US = 2**32 - 1
 # Of every host that has never refused.
 _NO_PENALTY = PenaltyInterval()
 
@@ -67,10 +68,11 @@ class Pacer:
     """One host's departure clock. Ask :meth:`next_departure`, tell :meth:`departed`."""
 
     # All mutable state: the theoretical arrival time of the GCRA, the earliest time after the plain
-    # spacing, the end of the pause, how many refusals in a row, the last departures, and the two
+    # spacing, the end of the pause, how many refusals in a row, the last gaps, and the two
     # delays that others set (a slot's delay from outside, robots.txt's Crawl-delay).
     __slots__ = (
-        "_departures",
+        "_counting",
+        "_gaps",
         "_idle_s",
         "_idle_since",
         "_in_a_row_before",
@@ -96,9 +98,10 @@ class Pacer:
         self.outside_delay_s: float | None = None
         self._uniform = uniform
         self._tat = self._not_before = self.last_departure = _NEVER
-        # On a clock that stands still while the host has nothing of ours: an hour in which nobody
-        # asked is not a spacing.
-        self._departures = array("d")
+        # Microseconds between the last departures, none before the second. They do not count the
+        # time in which the host had nothing of ours: an hour in which nobody asked is no spacing.
+        self._gaps: array[int] | None = None
+        self._counting = False
         self._idle_since: float | None = None
         self._idle_s = 0.0
 
@@ -152,11 +155,11 @@ class Pacer:
         if self._idle_since is not None:
             self._idle_s += max(0.0, now - self._idle_since)
             self._idle_since = None
+        if self._counting:
+            self._keep_gap(now - self.last_departure - self._idle_s)
+        self._counting = True
+        self._idle_s = 0.0
         self.last_departure = now
-        times = self._departures
-        if len(times) == SPACING_SAMPLES:
-            del times[0]
-        times.append(now - self._idle_s)
         if self.pace.rate:
             self._tat = max(self._tat, now) + self.pace.rate_interval_s
         if self.spaced:
@@ -172,8 +175,8 @@ class Pacer:
         if late_s <= 0 or self.last_departure != granted_at:
             return
         self.last_departure = now
-        if self._departures:
-            self._departures[-1] += late_s
+        if self._gaps:
+            self._gaps[-1] = min(self._gaps[-1] + round(late_s * 1e6), _MOST_US)
         if self.pace.rate:
             self._tat = max(self._tat, granted_at) + late_s
         if self._not_before > granted_at:
@@ -241,7 +244,8 @@ class Pacer:
             self._tat = max(self._tat, begins) + (until - begins)
         self.pause_until = until
         # The gap of a pause is not a spacing that the host was asked to bear.
-        del self._departures[:]
+        self._gaps = None
+        self._counting = False
         return until - begins
 
     def quota(self, now: float, remaining: int, reset_s: float, interval_s: float) -> None:
@@ -321,6 +325,13 @@ class Pacer:
             and self.penalty.interval_s == 0
         )
 
+    def _keep_gap(self, gap_s: float) -> None:
+        if self._gaps is None:
+            self._gaps = array("I")
+        elif len(self._gaps) == SPACING_SAMPLES - 1:
+            del self._gaps[0]
+        self._gaps.append(min(max(0, round(gap_s * 1e6)), _MOST_US))
+
     def draw_spacing_s(self) -> float:
         """Seconds from one departure to the next, but for a rate; with jitter, a new draw."""
         delay_s = self.delay_s
@@ -336,8 +347,8 @@ class Pacer:
             self.crawl_delay_s,
             self.penalty.interval_s,
         )
-        times = self._departures
-        mean = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+        gaps = self._gaps
+        mean = sum(gaps) / len(gaps) / 1e6 if gaps else 0.0
         return max(configured, mean)
 
     def _backoff_s(self) -> float:
