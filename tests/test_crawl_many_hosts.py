@@ -77,8 +77,8 @@ def resident_mb() -> float:
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
 @pytest_twisted.ensureDeferred
 async def test_thousands_of_hosts_leave_little_behind() -> None:
-    """1,500 hosts, a page each, 14 of them paused: at most 100 gates and the paused ones are kept, as
-    many views, no timer for any of them, no stats for each, and no memory that grows (HG-19)."""
+    """1,500 hosts, a page each, 14 of them paused: at most 100 gates and the paused ones are kept,
+    as many views, no timer for any of them, no stats for each, and no memory that grows (HG-19)."""
     settings = {
         "SCHEDULER_PRIORITY_QUEUE": HostGatePriorityQueue,
         "DOWNLOAD_HANDLERS": {"http": MemoryHandler},

@@ -15,6 +15,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+from scrapy.settings import default_settings
 from scrapy.squeues import PickleFifoDiskQueue
 
 from demo.behaviours import Behaviour, Reply, outage, scripted, steady
@@ -274,6 +275,8 @@ async def test_the_add_on_brings_the_queue_unless_the_project_has_its_own() -> N
 @pytest.mark.parametrize("reactor", ["select", "none"])
 def test_it_works_on_other_reactors(reactor: str) -> None:
     """A refusal of one second among ten pages: all come, on time, and no timer is left."""
+    if reactor == "none" and not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):
+        pytest.skip("this Scrapy needs a reactor")
     with OriginThread({SLOW: scripted([Reply(429, {"Retry-After": "1"})])}) as origin:
         job = [*pages(origin, SLOW, 5), *pages(origin, FAST, 5)]
         settings = {"SCHEDULER_PRIORITY_QUEUE": "scrapy_hostgate.HostGatePriorityQueue"}
