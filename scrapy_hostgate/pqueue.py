@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy import Request
-from scrapy.pqueues import DownloaderAwarePriorityQueue
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
 from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.middleware import HostGateMiddleware
 from scrapy_hostgate.turns import Turns
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -23,6 +29,14 @@ logger = logging.getLogger(__name__)
 
 # So many requests are looked at for each one asked for, while those found are not the right ones.
 _LOOKS = 16
+
+
+def _most_open() -> int:
+    """How many hosts may have their files open: a quarter of what the process may open."""
+    if resource is None:
+        return 100
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 10_000 if soft == resource.RLIM_INFINITY else max(16, min(10_000, soft // 4))
 
 
 class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
@@ -37,7 +51,9 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
     Without the middleware (or with ``HOSTGATE_ENABLED = False``) it is that queue.
     """
 
-    # All mutable state, beside Scrapy's ``pqueues`` (name to queue): how many requests there are,
+    # All mutable state, beside Scrapy's ``pqueues`` (name to queue): the names whose queues are
+    # closed on disk, with the priorities there (Scrapy keeps a file open for each host and
+    # priority, and a process may open only so many), how many requests there are,
     # whose turn it is, which names the JOBDIR brought, and whether the engine has been sent away
     # with nothing.
     def __init__(
@@ -60,11 +76,15 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
                 "those of HostGatePriorityQueue or DownloaderAwarePriorityQueue: resume with the "
                 "queue that the crawl began with."
             )
-        super().__init__(
-            crawler, downstream_queue_cls, key, slot_startprios, start_queue_cls=start_queue_cls
-        )
         middleware = crawler.get_downloader_middleware(HostGateMiddleware)
         self._manager = None if middleware is None else middleware.manager
+        super().__init__(
+            crawler,
+            downstream_queue_cls,
+            key,
+            slot_startprios if self._manager is None else None,
+            start_queue_cls=start_queue_cls,
+        )
         if self._manager is None:
             if not key:
                 logger.info(
@@ -77,11 +97,15 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
         self._turns = Turns(self._dispatch.opening)
         self._left_waiting = False
         self._count = 0
+        self.pqueues: OrderedDict[str, ScrapyPriorityQueue] = OrderedDict()
+        self._folded: dict[str, list[int]] = {}
+        self._most_open = _most_open() if key else None
         # What a crawl that another queue began has under one name may be of several hosts.
-        self._inherited = set(self.pqueues)
+        self._inherited = set(slot_startprios or ())
         now = self._dispatch.clock()
-        for name, queue in self.pqueues.items():
-            self._count += len(queue)
+        for name, priorities in (slot_startprios or {}).items():
+            self._folded[name] = list(priorities)
+            self._count += len(self._queue(name))
             self._turns.put(name, now)
         self._dispatch.listen(self._opened)
 
@@ -124,15 +148,21 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
         if self._manager is None:
             return super().peek()
         name = self._first()
-        return None if name is None else self.pqueues[name].peek()
+        return None if name is None else self._queue(name).peek()
 
     def close(self) -> dict[str, list[int]]:
         """Close every queue; return the state from which to resume."""
-        if self._manager is not None:
-            for name in self.pqueues:
-                self._turns.drop(name)
-            self._count = 0
-        return super().close()
+        if self._manager is None:
+            return super().close()
+        state = {**self._folded, **super().close()}
+        for name in state:
+            self._turns.drop(name)
+        self._folded.clear()
+        self._count = 0
+        return state
+
+    def __contains__(self, name: str) -> bool:
+        return super().__contains__(name) or (self._manager is not None and name in self._folded)
 
     def __len__(self) -> int:
         return super().__len__() if self._manager is None else self._count
@@ -145,10 +175,20 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
             name = self._turns.first(now)
         return name
 
-    def _file(self, name: str, request: Request) -> None:
+    def _queue(self, name: str) -> ScrapyPriorityQueue:
+        """The queue of ``name``, opened or made if need be; the longest unused may be closed."""
         queue = self.pqueues.get(name)
-        if queue is None:
-            queue = self.pqueues[name] = self.pqfactory(name)
+        if queue is not None:
+            self.pqueues.move_to_end(name)
+            return queue
+        queue = self.pqueues[name] = self.pqfactory(name, self._folded.pop(name, ()))
+        if self._most_open is not None and len(self.pqueues) > self._most_open:
+            unused, longest = self.pqueues.popitem(last=False)
+            self._folded[unused] = longest.close()
+        return queue
+
+    def _file(self, name: str, request: Request) -> None:
+        queue = self._queue(name)
         before = len(queue)
         try:
             queue.push(request)
@@ -158,7 +198,7 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
 
     def _take(self, name: str) -> Request | None:
         """The next request of ``name``, which loses its turn until :meth:`_put_back`."""
-        queue = self.pqueues[name]
+        queue = self._queue(name)
         before = len(queue)
         self._turns.drop(name)
         try:
@@ -171,7 +211,7 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
             self._count += len(queue) - before
 
     def _put_back(self, name: str) -> None:
-        queue = self.pqueues[name]
+        queue = self._queue(name)
         if queue:
             self._opened(name)
             return
@@ -186,7 +226,7 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
 
     def _opened(self, name: str) -> None:
         """``name`` may be able to take a request now; let the engine ask if it is waiting."""
-        if name not in self.pqueues:
+        if name not in self:
             return
         ready = self._turns.put(name, self._dispatch.clock())
         if not self._left_waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ SLOW, FAST = "127.0.0.2", "127.0.0.3"
 OURS: dict[str, Any] = {"SCHEDULER_PRIORITY_QUEUE": HostGatePriorityQueue}
 STOCK: dict[str, Any] = {"SCHEDULER_PRIORITY_QUEUE": DownloaderAwarePriorityQueue}
 PLAIN: dict[str, Any] = {"SCHEDULER_PRIORITY_QUEUE": ScrapyPriorityQueue}
+
+# Scrapy 2.14 leaves the file of an empty disk queue open when it resumes a crawl.
+resumes = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io.FileIO name=.*requests.queue"
+    ":pytest.PytestUnraisableExceptionWarning"
+)
 
 
 class UntilSpider(JobSpider):
@@ -317,11 +324,7 @@ async def test_closing_does_not_wait_for_a_pause_and_the_disk_keeps_the_rest(
     assert result.stats["scheduler/enqueued/disk"] - result.stats["scheduler/dequeued/disk"] == 10
 
 
-# Scrapy before 2.16 leaves files open that it found empty when it resumed.
-@pytest.mark.filterwarnings(
-    "ignore:unclosed file:ResourceWarning",
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-)
+@resumes
 @pytest.mark.parametrize(("first", "second"), [(STOCK, OURS), (OURS, STOCK), (OURS, OURS)])
 @pytest_twisted.ensureDeferred
 async def test_a_crawl_resumes_with_either_queue(
@@ -360,6 +363,55 @@ async def test_a_crawl_resumes_with_either_queue(
     urls = [answer.url for answer in [*began.answers, *resumed.answers]]
     assert sorted(urls) == sorted(request.url for request in job)
     assert len(resumed.answers) >= 10
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_cannot_be_written_to_disk_waits_in_memory(tmp_path: Path) -> None:
+    """Requests with a callback that cannot be pickled, among others of the same host, limit one."""
+    answers: list[str] = []
+    with OriginThread({SLOW: steady(0.01)}) as origin:
+        job = [
+            Request(url, callback=lambda response: answers.append(response.url))
+            for url in pages(origin, SLOW, 5, "/memory")
+        ]
+        settings = {**OURS, **pinned(1), "JOBDIR": str(tmp_path)}
+        result = await crawl([*pages(origin, SLOW, 5), *job], settings)
+    assert len(result.answers) == len(answers) == 5
+    assert result.stats["scheduler/unserializable"] == 5
+    assert result.stats["scheduler/enqueued/memory"] == 5
+    assert json.loads((tmp_path / "requests.queue" / "active.json").read_text()) == {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+@resumes
+@pytest_twisted.ensureDeferred
+async def test_few_hosts_have_their_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty hosts with requests on disk and files for four: all are asked, in one run or the next,
+    and there are never more files open than for four (two each: one of start requests)."""
+    monkeypatch.setattr("scrapy_hostgate.pqueue._most_open", lambda: 4)
+    hosts = [f"127.0.1.{n}" for n in range(1, 31)]
+    most = 0
+
+    def look(crawler: Crawler) -> None:
+        def scheduled() -> None:
+            nonlocal most
+            files = [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
+            most = max(
+                most, sum(file.startswith(str(tmp_path / "requests.queue")) for file in files)
+            )
+
+        crawler.signals.connect(scheduled, signals.request_scheduled, weak=False)
+
+    with OriginThread({"*": steady(0.02)}) as origin:
+        job = [origin.url(host, f"/{n}") for n in range(3) for host in hosts]
+        settings = {**OURS, "JOBDIR": str(tmp_path), "CONCURRENT_REQUESTS": 4}
+        began = await crawl(job, settings, spider=UntilSpider, of="", until=20, on_start=look)
+        resumed = await crawl([], settings, on_start=look)
+    left = began.stats["scheduler/enqueued/disk"] - began.stats["scheduler/dequeued/disk"]
+    assert len(resumed.answers) == left > 0
+    assert 0 < most <= 8
 
 
 def test_the_state_of_another_kind_of_queue_is_refused() -> None:
