@@ -53,9 +53,8 @@ class HostGatePriorityQueue(DownloaderAwarePriorityQueue):
 
     # All mutable state, beside Scrapy's ``pqueues`` (name to queue): the names whose queues are
     # closed on disk, with the priorities there (Scrapy keeps a file open for each host and
-    # priority, and a process may open only so many), how many requests there are,
-    # whose turn it is, which names the JOBDIR brought, and whether the engine has been sent away
-    # with nothing.
+    # priority, and a process may open only so many), how many requests there are, whose turn it is,
+    # which names the JOBDIR brought, and whether the engine has been sent away with nothing.
     def __init__(
         self,
         crawler: Crawler,
