@@ -76,6 +76,8 @@ class Dispatch:
         """``request`` leaves its queue; it counts for ``name`` until it arrives or ends."""
         for _ in range(min(_LOOKS, len(self._sent))):
             self._look_at_oldest()
+        # A spider may yield one and the same object twice.
+        self.arrived(request)
         self._sent[request] = name
         self._coming[name] = self._coming.get(name, 0) + 1
 

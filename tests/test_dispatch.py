@@ -178,6 +178,16 @@ def test_it_is_found_out_also_while_others_are_sent() -> None:
     assert set(office.told) == {f"host{n}" for n in range(20)}
 
 
+def test_one_object_sent_twice_counts_once() -> None:
+    """A spider may yield the same request again; its host must not stay closed for that."""
+    office = Office()
+    office.send("same")
+    office.send("same")
+    assert office.opening() == (1, math.inf)
+    office.dispatch.arrived("same")
+    assert office.opening() == (0, 0)
+
+
 def test_the_gate_is_made_where_it_has_to_be_asked() -> None:
     """For a name that is about to be sent a request, not for one that only waits."""
     office = Office()
