@@ -75,10 +75,11 @@ class Registry:
         """
         gate = self._make_gate(key)
         if not gate.restore(saved):
+            self._on_evict(gate)
             return False
-        if len(self._gates) >= self._max_hosts:
+        if len(self) >= self._max_hosts:
             self._make_room()
-        self._gates[key] = gate
+        self._fresh[key] = gate
         return True
 
     def _make_room(self) -> None:
