@@ -97,6 +97,10 @@ class Window:
     def push(self, value: float) -> None:
         self._put(min(round(value * 1e6), _MOST_US))
 
+    def in_order(self) -> list[float]:
+        """The numbers by arrival, the oldest first."""
+        return [*self._ring[self._next :], *self._ring[: self._next]]
+
     def quantile(self, q: float) -> float:
         """The nearest-rank quantile: always a number that was really seen."""
         return sorted(self._ring)[self._rank(q)] / 1e6

@@ -24,15 +24,18 @@ LEAD_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one sample changed: a limit, a pause, both or (both ``None``) nothing."""
+    """What one sample changed: a limit, a pause, the spacing, or nothing of it."""
 
     decision: Decision | None = None
     pause: Pause | None = None
     stalled: bool = False
     """The host has now refused everything for the stall timeout."""
+    relaxed: bool = False
+    """The longer spacing after a refusal took a step back."""
 
 
 NOTHING = Verdict()
+RELAXED = Verdict(relaxed=True)
 
 
 class Admission(Protocol):
@@ -73,6 +76,11 @@ class GateSnapshot:
     departures: int
     refusals: int
 
+    @property
+    def waiting_for_slot(self) -> int:
+        """How many of ``waiting`` a slot would help; the others wait for pause or spacing."""
+        return self.waiting if self.in_flight >= self.limit else 0
+
 
 class Gate:
     """Everything known about one host key.
@@ -111,11 +119,12 @@ class Gate:
         call_later: CallLater,
         uniform: Callable[[float, float], float],
         stall_timeout_s: float = 900.0,
+        make_controller: Callable[[Law, float], Controller] = Controller,
         admission: Callable[[Gate], Admission] | None = None,
     ) -> None:
         self.key = key
         self._clock = clock
-        self.controller = Controller(law, clock())
+        self.controller = make_controller(law, clock())
         self.pacer = Pacer(pace, uniform)
         self.semaphore = AdaptiveSemaphore(
             law.start,
@@ -242,11 +251,12 @@ class Gate:
         if outcome is Outcome.REFUSED:
             return self._refused(permit.epoch, permit.in_flight, retry_after_s, now)
         current = permit.epoch == self.controller.epoch
+        relaxed = False
         if outcome is Outcome.OK and current:
             self.pacer.served()
             self._refusing_before = self._refusing_since
             self._refusing_since = self._stalled_at = None
-            self.pacer.penalty.relax(now, self.controller.law.recovery_delay_s)
+            relaxed = self.pacer.penalty.relax(now, self.controller.law.recovery_delay_s)
         if outcome is Outcome.NEUTRAL:
             self._refusing_since = self._stalled_at = None
         sample = Sample(outcome, latency_s, permit.epoch, permit.in_flight)
@@ -256,9 +266,9 @@ class Gate:
         else:
             decision = self.controller.observe(sample, now, paused=paused)
         if decision is None:
-            return NOTHING
+            return RELAXED if relaxed else NOTHING
         self._obey(decision)
-        return Verdict(decision)
+        return Verdict(decision, relaxed=relaxed)
 
     def announced(self, permit: Permit, quotas: Iterable[Quota]) -> bool:
         """The host announced quotas with the answer to ``permit``; say whether they hold us up.
@@ -416,12 +426,7 @@ class Gate:
             peak=self.peak,
             epoch=self.controller.epoch,
             paused_s=max(0.0, pacer.pause_until - now),
-            spacing_s=max(
-                pacer.pace.rate_interval_s,
-                pacer.delay_s,
-                pacer.crawl_delay_s,
-                pacer.penalty.interval_s,
-            ),
+            spacing_s=pacer.spacing_s,
             baseline_s=self.controller.baseline_s,
             median_s=self.controller.median_s,
             departures=self.departures,

@@ -132,6 +132,13 @@ class Pacer:
         """Whether the time of a departure depends on when the last one was."""
         return bool(self.pace.rate) or self.spaced
 
+    @property
+    def spacing_s(self) -> float:
+        """Seconds between departures that hold now, before jitter."""
+        return max(
+            self.pace.rate_interval_s, self.delay_s, self.crawl_delay_s, self.penalty.interval_s
+        )
+
     def paused(self, now: float) -> bool:
         return now < self.pause_until
 
@@ -341,15 +348,9 @@ class Pacer:
 
     def _interval_in_use_s(self) -> float:
         """The interval that was refused: the configured one, or the real one if that is longer."""
-        configured = max(
-            self.pace.rate_interval_s,
-            self.delay_s,
-            self.crawl_delay_s,
-            self.penalty.interval_s,
-        )
         gaps = self._gaps
         mean = sum(gaps) / len(gaps) / 1e6 if gaps else 0.0
-        return max(configured, mean)
+        return max(self.spacing_s, mean)
 
     def _backoff_s(self) -> float:
         doubled = BACKOFF_BASE_S * 2.0 ** min(self.refusals_in_a_row - 1, 16)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fakes import FakeClock
 
-from scrapy_hostgate.controller import Law, Reason
+from scrapy_hostgate.controller import Controller, Law, Reason
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.outcome import Outcome
 from scrapy_hostgate.pacer import Pace
@@ -64,6 +64,7 @@ class Simulation:
         law: Law = Law(),  # noqa: B008 - frozen
         pace: Pace = Pace(),  # noqa: B008 - frozen
         backlog: int = 8,
+        make_controller: Callable[[Law, float], Controller] = Controller,
     ) -> None:
         self.clock = FakeClock()
         self.luck = random.Random(seed)
@@ -74,6 +75,7 @@ class Simulation:
             clock=self.clock,
             call_later=self.clock.call_later,
             uniform=self.luck.uniform,
+            make_controller=make_controller,
         )
         self.changes: list[Change] = []
         self.departures: list[tuple[float, int]] = []
