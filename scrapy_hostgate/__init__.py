@@ -5,9 +5,11 @@ from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.errors import HostRefusedError, HostStalledError, SpiderClosingError
 from scrapy_hostgate.gate import GateSnapshot
 from scrapy_hostgate.middleware import HostGateMiddleware
+from scrapy_hostgate.observe.events import GateEvent
 from scrapy_hostgate.pqueue import HostGatePriorityQueue
 
 __all__ = [
+    "GateEvent",
     "GateSnapshot",
     "HostGateAddon",
     "HostGateMiddleware",

@@ -29,6 +29,7 @@ from scrapy_hostgate.checks import (
 )
 from scrapy_hostgate.controller import Law
 from scrapy_hostgate.hostkey import is_valid_host, normalise_host
+from scrapy_hostgate.observing import OBSERVING_DEFAULTS, ObservingSettings, read_observing
 from scrapy_hostgate.pacer import Pace
 from scrapy_hostgate.tightening import (
     SlotRule,
@@ -65,6 +66,7 @@ DEFAULTS: dict[str, Any] = {
     "HOSTGATE_FLEET_TTL": 3600.0,
     "HOSTGATE_FLEET_TIMEOUT": 2.0,
     "HOSTGATE_FLEET_FAIL": "alone",
+    **OBSERVING_DEFAULTS,
 }
 HOST_KEYS = ("concurrency", "max_concurrency", "rate", "burst", "reason")
 KEY_KINDS = ("host", "domain", "slot")
@@ -103,6 +105,7 @@ class HostGateSettings:
     latency_noise_s: float = 0.05
     max_hosts: int = 10_000
     stats_hosts: int = 50
+    observing: ObservingSettings = field(default_factory=ObservingSettings)
     # It may hold a password.
     fleet_url: str = field(default="", repr=False)
     fleet_lease_s: float = 15.0
@@ -269,6 +272,7 @@ def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
         ),
         max_hosts=whole("HOSTGATE_MAX_HOSTS", value["HOSTGATE_MAX_HOSTS"]),
         stats_hosts=whole("HOSTGATE_STATS_HOSTS", value["HOSTGATE_STATS_HOSTS"], least=0),
+        observing=read_observing(value),
         fleet_url=_fleet_url(value["HOSTGATE_FLEET_URL"]),
         fleet_lease_s=_lease_s(value),
         fleet_ttl_s=_fleet_ttl_s(value),

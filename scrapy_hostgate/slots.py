@@ -28,11 +28,11 @@ from scrapy_hostgate.dispatch import UNGATED, Dispatch
 from scrapy_hostgate.errors import HostRefusedError, HostStalledError
 from scrapy_hostgate.fleet.join import join_fleet
 from scrapy_hostgate.fleet.member import FleetMember, FleetRules
-from scrapy_hostgate.gate import NOTHING, Gate, Verdict
+from scrapy_hostgate.gate import NOTHING, Gate
 from scrapy_hostgate.keys import GATED_SCHEMES, HostKeys, is_gated, scheme_of
 from scrapy_hostgate.lag import LoopLag
-from scrapy_hostgate.observe.log import log_verdict, printable
-from scrapy_hostgate.observe.stats import GateStats
+from scrapy_hostgate.observe.log import printable
+from scrapy_hostgate.observe.observer import Observer
 from scrapy_hostgate.outcome import Outcome, outcome_of_error, outcome_of_status
 from scrapy_hostgate.quota import parse_quotas
 from scrapy_hostgate.registry import Registry
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SPOILED_BEFORE_WARNING = 100
 # robots.txt is read once only, so its delays are remembered for more hosts than anything else.
 DELAYS_PER_HOST = 10
 
@@ -68,9 +67,12 @@ class SlotManager:
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._crawler = crawler
         self._settings = settings
-        self._stats = GateStats(crawler.stats, settings.stats_hosts)
         self._clock: Callable[[], float] = time.monotonic
         self._call_later: CallLater = _call_later
+        self._observer = Observer(
+            crawler, settings, self._gates, clock=self._clock, call_later=self._call_later
+        )
+        self._stats = self._observer.stats
         self._lag = LoopLag(self._clock, self._call_later, self._stood_still)
         self.registry = Registry(
             self._make_gate,
@@ -93,7 +95,6 @@ class SlotManager:
         self._send = partial(crawler.signals.send_catch_log, spider=crawler.spider)
         self._in_flight = 0
         self._http_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
-        self._samples_spoiled = 0
         self._closing_since: float | None = None
         self._handed_back: WeakSet[Request] = WeakSet()
         # Of each request that departed, for as long as somebody holds it; meta is no place for it.
@@ -163,8 +164,7 @@ class SlotManager:
         gate = self.registry.gate(key)
         epoch = None if request is None else self._epochs.get(request)
         verdict = gate.refuse(retry_after_s, epoch=epoch)
-        self._stats.recorded(gate, Outcome.REFUSED, verdict)
-        self._report(gate, verdict, "refuse()", asked_by="refuse()")
+        self._observer.recorded(gate, Outcome.REFUSED, verdict, "refuse()", asked_by="refuse()")
         if verdict.stalled:
             self._fail_waiters_of(gate)
             self.dispatch.changed(key)
@@ -172,9 +172,7 @@ class SlotManager:
     def resize(self, key: str, limit: int) -> None:
         """Set the limit of the host of ``key``. Raises ``ValueError`` out of its range."""
         gate = self.registry.gate(key)
-        verdict = gate.resize(limit)
-        self._stats.changed(gate, verdict)
-        self._report(gate, verdict, "")
+        self._observer.resized(gate, gate.resize(limit))
         self.dispatch.changed(key)
 
     def queue_name(self, request: Request) -> str:
@@ -192,6 +190,7 @@ class SlotManager:
         gate = self.registry.get(key)
         if gate is not None:
             gate.crawl_delay(delay_s)
+            self._observer.looked(gate, "crawl_delay")
 
     def learnt_state(self, folder: str) -> LearntState:
         """What the gates learn, to be kept in ``folder`` from one run of a job to the next."""
@@ -207,15 +206,14 @@ class SlotManager:
 
     def sum_up(self) -> None:
         """The spider has closed: write the last stats, also of each host that has its own."""
-        self._stats.flush()
-        for gate in self.registry:
-            self._stats.closed(gate)
+        self._observer.closed()
 
     async def close(self) -> None:
         """Cancel every timer. Nothing may be in flight or waiting any more."""
         self._lag.stop()
         self._waiting.stop()
         self.dispatch.stop()
+        self._observer.stop()
         if self._in_flight or self._waiting:
             logger.error("closed with requests at the gates: %r", self)
         if self._fleet is not None:
@@ -320,30 +318,20 @@ class SlotManager:
         if request.meta.get("hostgate_dont_learn"):
             if outcome is Outcome.REFUSED:
                 gate.obey(asked_s)
+                self._observer.looked(gate, "dont_learn")
             return
         if outcome is Outcome.OK and self._lag.spoils(started, latency_s or 0.0):
-            self._spoiled(gate)
+            self._observer.spoiled()
             latency_s = None
         verdict = gate.record(permit, outcome, latency_s, asked_s)
-        if verdict is NOTHING:
+        if verdict is NOTHING and not self._observer.keeps_all:
             return
-        self._stats.recorded(gate, outcome, verdict)
         # What a detector finds has a status that says otherwise.
         hidden = outcome is Outcome.REFUSED and cause.startswith(_DETECTED)
-        self._report(gate, verdict, cause, "the detector" if hidden else "Retry-After")
+        asked_by = "the detector" if hidden else "Retry-After"
+        self._observer.recorded(gate, outcome, verdict, cause, permit=permit, asked_by=asked_by)
         if verdict.stalled:
             self._fail_waiters_of(gate)
-
-    def _spoiled(self, gate: Gate) -> None:
-        self._stats.spoiled()
-        self._samples_spoiled += 1
-        if self._samples_spoiled == SPOILED_BEFORE_WARNING:
-            logger.warning(
-                "%(count)d latencies could not be used, because this crawler's own event loop "
-                "stood still meanwhile (busy callbacks?): slow hosts are noticed late",
-                {"count": self._samples_spoiled},
-                extra={"spider": self._crawler.spider},
-            )
 
     def _retried(self, request: Request, response: Response) -> Response | Request:
         """What becomes of a refusal that Scrapy's RetryMiddleware would take for a page."""
@@ -359,6 +347,7 @@ class SlotManager:
         rule = self._settings.slots.get(slot_key) if isinstance(slot_key, str) else None
         if rule is not None and slot_key != gate.key:
             gate.tighten(rule.concurrency, rule.delay_s, rule.jitter)
+            self._observer.looked(gate, "download_slots")
 
     def _stood_still(self, now: float, seconds: float) -> None:
         for gate in [gate for gate in self.registry if gate.in_flight]:
@@ -386,6 +375,7 @@ class SlotManager:
         answered_s = parse_http_date(response.headers.get("Date")) or time.time()
         if gate.announced(permit, parse_quotas(headers, answered_s=answered_s)):
             self._stats.quota_wait()
+            self._observer.looked(gate, "quota")
 
     def _latency(self, request: Request, started: float) -> float:
         """Seconds to the headers as the handler tells it, else to the end of the body."""
@@ -483,15 +473,22 @@ class SlotManager:
             call_later=self._call_later,
             uniform=random.uniform,
             stall_timeout_s=self._settings.stall_timeout_s,
+            make_controller=self._observer.controller_for(key),
             admission=None if self._fleet is None else self._fleet.admission,
         )
         gate.pacer.outside_delay_s = self._settings.start_delay_s
         if delay_s := self._crawl_delays.of(key):
             gate.crawl_delay(delay_s)
+        self._observer.made(gate)
         return gate
+
+    def _gates(self) -> list[Gate]:
+        # A copy, made in one step: the metrics' thread must not iterate over what this one changes.
+        return list(self.registry)
 
     def _evicted(self, gate: Gate) -> None:
         self._views.forget(self._slots(), gate)
+        self._observer.forgotten(gate)
         if self._fleet is not None:
             self._fleet.forget(gate)
 
@@ -510,25 +507,6 @@ class SlotManager:
             clock=self._clock,
             call_later=self._call_later,
         )
-
-    def _report(
-        self, gate: Gate, verdict: Verdict, cause: str, asked_by: str = "Retry-After"
-    ) -> None:
-        if verdict.pause is not None and verdict.pause.capped:
-            self._stats.capped(gate)
-            if not gate.cap_told:
-                gate.cap_told = True
-                logger.warning(
-                    "%(host)s asked for a pause of %(asked).0f s, more than HOSTGATE_MAX_PAUSE: "
-                    "it is asked again after %(wait).0f s",
-                    {
-                        "host": printable(gate.key),
-                        "asked": verdict.pause.asked_s,
-                        "wait": verdict.pause.wait_s,
-                    },
-                    extra={"spider": self._crawler.spider},
-                )
-        log_verdict(gate, verdict, cause, self._crawler.spider, asked_by=asked_by)
 
 
 def _stalled(gate: Gate) -> HostStalledError:

@@ -59,9 +59,10 @@ def test_the_documented_defaults_are_those_of_the_dataclass() -> None:
     settings = read()
     for name, default in DEFAULTS.items():
         field = name.removeprefix("HOSTGATE_").lower()
-        value = getattr(settings, field, None)
+        owner = settings.observing if hasattr(settings.observing, field) else settings
+        value = getattr(owner, field, None)
         if value is None and default is not None:
-            value = getattr(settings, field + "_s")
+            value = getattr(owner, field + "_s")
         assert value == (frozenset(default) if isinstance(default, list) else default), name
 
 

@@ -6,6 +6,7 @@ import logging
 
 from scrapy_hostgate.controller import Decision, Reason
 from scrapy_hostgate.gate import Gate, Verdict
+from scrapy_hostgate.observe.board import Board, HostRow
 from scrapy_hostgate.pacer import Pause
 
 logger = logging.getLogger("scrapy_hostgate")
@@ -34,6 +35,57 @@ def log_verdict(
         {"host": printable(gate.key), "what": "; ".join(part for part in parts if part)},
         extra={"spider": spider},
     )
+
+
+def log_capped(gate: Gate, pause: Pause, spider: object) -> None:
+    """A host asks for a longer pause than we make."""
+    logger.warning(
+        "%(host)s asked for a pause of %(asked).0f s, more than HOSTGATE_MAX_PAUSE: "
+        "it is asked again after %(wait).0f s",
+        {"host": printable(gate.key), "asked": pause.asked_s, "wait": pause.wait_s},
+        extra={"spider": spider},
+    )
+
+
+def log_spoiled(samples: int, spider: object) -> None:
+    """So many latencies were no use, because our own event loop stood still."""
+    logger.warning(
+        "%(count)d latencies could not be used, because this crawler's own event loop "
+        "stood still meanwhile (busy callbacks?): slow hosts are noticed late",
+        {"count": samples},
+        extra={"spider": spider},
+    )
+
+
+def log_trouble(board: Board, spider: object) -> None:
+    """One line while any host is below its start or paused, and none otherwise."""
+    totals = board.totals
+    if not totals.troubled:
+        return
+    named = [row for row in board.rows if row.paused_s > 0 or row.limit < row.start]
+    more = totals.troubled - len(named)
+    logger.info(
+        "%(troubled)d of %(hosts)d hosts in trouble: %(named)s",
+        {
+            "troubled": totals.troubled,
+            "hosts": totals.hosts,
+            "named": "; ".join(
+                [_trouble(row) for row in named] + ([f"and {more} more"] if more else [])
+            ),
+        },
+        extra={"spider": spider},
+    )
+
+
+def _trouble(row: HostRow) -> str:
+    parts = [f"limit {row.limit} of {row.start}"]
+    if row.limit < row.start and row.reason:
+        parts[0] += f" ({row.reason})"
+    if row.paused_s > 0:
+        parts.append(f"paused {row.paused_s:.0f} s")
+    if row.waiting:
+        parts.append(f"{row.waiting} waiting")
+    return f"{printable(row.host)} {', '.join(parts)}"
 
 
 def printable(key: str) -> str:

@@ -30,29 +30,31 @@ class GateStats:
         self._max_hosts = max_hosts
         self._own: set[str] = set()
         self._others: set[str] = set()
-        self._departures = 0
+        self.departures = 0
+        self.refusals = 0
         self._waits = 0
         self._peak = 0
 
     def departed(self, in_flight: int, *, waited: bool) -> None:
         # A stats collector is slow beside everything else that a departure does.
-        self._departures += 1
+        self.departures += 1
         self._waits += waited
         if in_flight > self._peak:
             self._peak = in_flight
             self._stats.max_value("hostgate/peak_in_flight", in_flight)
-        if self._departures % FLUSH_EVERY == 1:
+        if self.departures % FLUSH_EVERY == 1:
             self.flush()
 
     def flush(self) -> None:
         """Write what is counted here: every 50th departure, and at the end."""
-        if self._departures:
-            self._stats.set_value("hostgate/departures", self._departures)
+        if self.departures:
+            self._stats.set_value("hostgate/departures", self.departures)
         if self._waits:
             self._stats.set_value("hostgate/waits", self._waits)
 
     def recorded(self, gate: Gate, outcome: Outcome, verdict: Verdict) -> None:
         if outcome is Outcome.REFUSED:
+            self.refusals += 1
             self._count(gate, "refusals")
         if verdict.pause is not None and verdict.pause.added_s:
             self._count(gate, "paused_s", math.ceil(verdict.pause.added_s))
