@@ -10,7 +10,9 @@ real network in it, the same extra microseconds are a smaller share of each requ
 Sides (``--a``, ``--b``):
 
 - ``stock``: plain Scrapy;
-- ``hostgate``: the same, with ``scrapy_hostgate.HostGateMiddleware`` at 1000;
+- ``hostgate``: the same, with ``scrapy_hostgate.HostGateMiddleware`` at 1000 and nothing else;
+- ``observed``: the gate with everything on that looks at it: events, metrics, live view
+  (``--a hostgate --b observed`` is what that costs);
 - ``stock-again``: plain Scrapy under another name; ``--b stock-again`` shows the noise floor.
 
 Each measurement is a fresh process, pinned to one CPU, that counts user and system time from
@@ -44,6 +46,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -70,7 +73,12 @@ GATE = "scrapy_hostgate.HostGateMiddleware"
 SIDES: dict[str, dict[str, Any]] = {
     "stock": {},
     "stock-again": {},
-    "hostgate": {"DOWNLOADER_MIDDLEWARES": {GATE: 1000}},
+    "hostgate": {"DOWNLOADER_MIDDLEWARES": {GATE: 1000}, "HOSTGATE_WATCH": False},
+    "observed": {
+        "DOWNLOADER_MIDDLEWARES": {GATE: 1000},
+        "HOSTGATE_EVENTS": "events-%(pid)s.jsonl",
+        "HOSTGATE_PROMETHEUS_PORT": 0,
+    },
 }
 BODY = b"<html><head><title>page</title></head><body><p>text</p></body></html>"
 CHILD_TIMEOUT_S = 600
@@ -220,7 +228,10 @@ def run_child(side: str, requests: int, hosts: int, items: int) -> int:
     """The hidden ``--child``: one crawl, one line of JSON on stdout."""
     pin_to_one_cpu()
     try:
-        measurement = crawl(side, requests, hosts, items)
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            measurement = crawl(side, requests, hosts, items)
+            os.chdir("/")
     except NotMeasuredError as exc:
         print(exc, file=sys.stderr)
         return 2
