@@ -209,6 +209,14 @@ def test_parts_that_are_lost_are_owned_up_to(tmp_path: Path) -> None:
     assert "2 older parts of the events file had been rotated away" in events.write()
 
 
+def test_gaps_are_explained(events: EventsFile) -> None:
+    """An answer without a usable latency is a page like any other, but cannot be drawn."""
+    events.sample("fine.example", "ok", None)
+    html = events.write()
+    assert "The crawl got 10 pages" in html
+    assert "1 latency could not be used" in html
+
+
 def test_a_timeline_has_the_file_s_own_times(events: EventsFile) -> None:
     """Limits from when they held, pauses joined, refusals and latencies where they were."""
     events.write()

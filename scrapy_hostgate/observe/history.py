@@ -29,6 +29,8 @@ class HostFigures:
     spacing_s: float = 0.0
     latency_sum_s: float = 0.0
     latencies: int = 0
+    spoiled: int = 0
+    """Pages whose latency could not be used, because the crawler's own loop stood still."""
     ended: bool = False
     """Whether the file has the host's last word, with which departures are complete."""
     departures: int = 0
@@ -106,6 +108,8 @@ def _sample(figures: HostFigures, event: Mapping[str, Any]) -> None:
         if latency_s is not None:
             figures.latencies += 1
             figures.latency_sum_s += latency_s
+        else:
+            figures.spoiled += 1
 
 
 def _limit(figures: HostFigures, event: Mapping[str, Any]) -> None:

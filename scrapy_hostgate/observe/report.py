@@ -137,6 +137,12 @@ def notes(crawl: Crawl) -> list[str]:
             f"{counted(crawl.parts_lost, 'older part')} of the events file had been rotated away: "
             f"this page begins with what is left, and its counts are too low."
         )
+    spoiled = sum(host.spoiled for host in crawl.hosts.values())
+    if spoiled:
+        found.append(
+            f"{counted(spoiled, 'latency', 'latencies')} could not be used, because the crawler's "
+            f"own event loop stood still meanwhile: they are gaps in the drawings."
+        )
     if not crawl.complete:
         found.append("The events file has no end: the crawl was killed, or still runs.")
     return found

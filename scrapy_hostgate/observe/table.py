@@ -119,5 +119,6 @@ def _line(values: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first, state, *numbers, values[-1]]).rstrip()
 
 
-def counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def counted(number: int, thing: str, many: str | None = None) -> str:
+    """A number of things; ``many`` where their plural is not formed by an s."""
+    return f"{number:,} {thing if number == 1 else many or f'{thing}s'}"
