@@ -8,7 +8,7 @@ from typing import Any
 import pytest_twisted
 from harness import crawl, pages, pinned
 
-from demo.behaviours import outage, refuse_above
+from demo.behaviours import refuse_above
 from demo.origin import OriginThread
 from scrapy_hostgate.observe.events import GateEvent
 from scrapy_hostgate.observe.replay import read_events, replay
@@ -28,21 +28,21 @@ def told(events: list[dict[str, Any]], host: str) -> list[tuple[int, int, str, i
 
 @pytest_twisted.ensureDeferred
 async def test_every_limit_can_be_replayed_from_the_file_alone(tmp_path: Path) -> None:
-    """Two hosts that refuse, one by count and one by time: the samples give the same decisions."""
+    """Two hosts that refuse, at four and at two requests in flight: the samples give the same decisions."""
     path = tmp_path / "logs" / "events.jsonl"
     heard: list[GateEvent] = []
 
     def hear(event: GateEvent) -> None:
         heard.append(event)
 
-    with OriginThread({HOST: refuse_above(3, 0.05), OTHER: outage(0.5, 1, 0.05)}) as origin:
+    with OriginThread({HOST: refuse_above(3, 0.3), OTHER: refuse_above(1, 0.3)}) as origin:
         result = await crawl(
-            pages(origin, HOST, 40) + pages(origin, OTHER, 40),
+            pages(origin, HOST, 10) + pages(origin, OTHER, 6),
             {**pinned(4), "HOSTGATE_RECOVERY_DELAY": 0.5, "HOSTGATE_EVENTS": str(path)},
             on_start=lambda crawler: crawler.signals.connect(hear, hostgate_limit_changed),
         )
         refusals = {host: origin.record(host).refusals for host in (HOST, OTHER)}
-    assert result.statuses.count(200) == 80
+    assert result.statuses.count(200) == 16
     events = list(read_events(path))
     again = replay(events)
     for host in (HOST, OTHER):
@@ -59,4 +59,4 @@ async def test_every_limit_can_be_replayed_from_the_file_alone(tmp_path: Path) -
     ]
     assert {e["event"] for e in written} == {"limit", "pause", "spacing"}
     ends = {e["host"]: e for e in events if e["event"] == "end"}
-    assert ends[HOST]["departures"] == 40 + refusals[HOST]
+    assert ends[HOST]["departures"] == 10 + refusals[HOST]
