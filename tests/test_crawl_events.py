@@ -28,7 +28,7 @@ def told(events: list[dict[str, Any]], host: str) -> list[tuple[int, int, str, i
 
 @pytest_twisted.ensureDeferred
 async def test_every_limit_can_be_replayed_from_the_file_alone(tmp_path: Path) -> None:
-    """Two hosts that refuse, at four and at two requests in flight: the samples give the same decisions."""
+    """Two hosts that refuse, at four and at two in flight: the samples give the same decisions."""
     path = tmp_path / "logs" / "events.jsonl"
     heard: list[GateEvent] = []
 
