@@ -16,13 +16,13 @@ from scrapy_hostgate.controller import (
     RECENT_WINDOW,
     Controller,
     Law,
-    Recent,
+    SortedWindow,
     Window,
 )
 
-_WINDOWS: dict[str, Callable[[], Recent]] = {
-    "_window": lambda: Window(BASELINE_WINDOW),
-    "_recent": lambda: Recent(RECENT_WINDOW),
+_WINDOWS: dict[str, Callable[[], Window]] = {
+    "_window": lambda: SortedWindow(BASELINE_WINDOW),
+    "_recent": lambda: Window(RECENT_WINDOW),
 }
 
 
@@ -32,7 +32,7 @@ def dump(controller: Controller) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for name in Controller.__slots__:
         value = getattr(controller, name)
-        if isinstance(value, Recent):
+        if isinstance(value, Window):
             if len(value):
                 state[name.lstrip("_")] = value.in_order()
         elif name != "law" and value != getattr(new, name):

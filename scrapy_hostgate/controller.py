@@ -98,8 +98,8 @@ class Window:
         self._put(min(round(value * 1e6), _MOST_US))
 
     def in_order(self) -> list[float]:
-        """The numbers by arrival, the oldest first."""
-        return [*self._ring[self._next :], *self._ring[: self._next]]
+        """The latencies in seconds by arrival, the oldest first."""
+        return [us / 1e6 for us in (*self._ring[self._next :], *self._ring[: self._next])]
 
     def quantile(self, q: float) -> float:
         """The nearest-rank quantile: always a number that was really seen."""

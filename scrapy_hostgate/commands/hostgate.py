@@ -8,9 +8,9 @@ from typing import ClassVar
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
-from scrapy_hostgate.commands import report, watch
+from scrapy_hostgate.commands import fleet, report, watch
 
-SUBCOMMANDS = {"watch": watch, "report": report}
+SUBCOMMANDS = {"watch": watch, "report": report, "fleet": fleet}
 """Modules by name, each with ``HELP``, ``add_arguments(parser)``, and ``run(options)`` that returns
 the exit status."""
 
@@ -26,7 +26,7 @@ class HostgateCommand(ScrapyCommand):
         return f"{{{'|'.join(SUBCOMMANDS)}}} [options]"
 
     def short_desc(self) -> str:
-        return "Watch a running crawl's hosts, or report on a crawl that is over"
+        return "Look at the hosts of a crawl that runs, of one that is over, or of a fleet"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
