@@ -503,7 +503,7 @@ class SlotManager:
                 stays_closed=settings.fleet_fail == "closed",
             ),
             self._crawler,
-            self._stats,
+            self._observer,
             clock=self._clock,
             call_later=self._call_later,
         )

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from scrapy_hostgate.fleet.look import FleetBoards
 from scrapy_hostgate.observe.beacon import Sighting, running_crawls
 from scrapy_hostgate.observe.board import BoardSource
 from scrapy_hostgate.observe.table import text_table
@@ -22,14 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="name of a spider or number of a process (default: the crawl that began last)",
     )
     parser.add_argument(
+        "--url", metavar="URL", help="a fleet's HOSTGATE_FLEET_URL: all of its hosts instead"
+    )
+    parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks (1)"
     )
     parser.add_argument("--once", action="store_true", help="look once")
 
 
 def run(options: argparse.Namespace) -> int:
+    source: BoardSource
     try:
-        source = find_crawl(options.crawl)
+        source = FleetBoards(options.url) if options.url else find_crawl(options.crawl)
     except (LookupError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

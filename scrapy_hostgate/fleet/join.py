@@ -12,7 +12,7 @@ from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.fleet.member import FleetMember, FleetRules
 from scrapy_hostgate.fleet.memory import MemoryFleet
 from scrapy_hostgate.fleet.protocol import Fleet
-from scrapy_hostgate.observe.stats import GateStats
+from scrapy_hostgate.observe.observer import Observer
 from scrapy_hostgate.semaphore import CallLater
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def join_fleet(
     url: str,
     rules: FleetRules,
     crawler: Crawler,
-    stats: GateStats,
+    observer: Observer,
     *,
     clock: Callable[[], float],
     call_later: CallLater,
@@ -39,7 +39,7 @@ def join_fleet(
             'default ("twisted.internet.asyncioreactor.AsyncioSelectorReactor").'
         )
     fleet = open_fleet(name, url, rules.timeout_s)
-    return FleetMember(fleet, rules, crawler, stats, clock=clock, call_later=call_later)
+    return FleetMember(fleet, rules, crawler, observer, clock=clock, call_later=call_later)
 
 
 def open_fleet(where: str, url: str, timeout_s: float) -> Fleet:

@@ -16,7 +16,7 @@ from scrapy_hostgate.fleet.link import HostLink
 from scrapy_hostgate.fleet.protocol import Bounds, Fleet, FleetError, Told
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.observe.log import printable
-from scrapy_hostgate.observe.stats import GateStats
+from scrapy_hostgate.observe.observer import Observer
 from scrapy_hostgate.semaphore import CallLater, Timer
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FleetMember:
         fleet: Fleet,
         rules: FleetRules,
         crawler: Crawler,
-        stats: GateStats,
+        observer: Observer,
         *,
         clock: Callable[[], float],
         call_later: CallLater,
@@ -71,7 +71,8 @@ class FleetMember:
         self.workers = 1
         self._rules = rules
         self._crawler = crawler
-        self._stats = stats
+        self._observer = observer
+        self._stats = observer.stats
         self._clock = clock
         self._call_later = call_later
         self._links: dict[str, HostLink] = {}
@@ -136,16 +137,7 @@ class FleetMember:
         self._stats.round_trip()
 
     def adopted(self, gate: Gate, decision: Decision) -> None:
-        if decision.limit_from != decision.limit_to:
-            self._stats.adopted()
-            self._log(
-                logging.INFO,
-                "%(host)s: limit %(before)d -> %(after)d (%(reason)s, by another worker)",
-                host=printable(gate.key),
-                before=decision.limit_from,
-                after=decision.limit_to,
-                reason=decision.reason.value,
-            )
+        self._observer.adopted(gate, decision)
 
     def leases_lost(self, gate: Gate, count: int) -> None:
         self._stats.leases_lost(count)

@@ -34,6 +34,8 @@ class _Host:
     limit: int
     reason: str = ""
     lesson: str = ""
+    bounds: Bounds = field(default_factory=Bounds)
+    """Of the worker that talked last; for people only."""
     refusals: int = 0
     incidents: int = 0
     pause_until: float = 0.0
@@ -73,6 +75,7 @@ class MemoryFleet:
         for permit in said.ended:
             shared.permits.pop(permit, None)
             shared.queue.pop(permit, None)
+        shared.bounds = bounds
         shared.workers[said.worker] = now + 2 * bounds.lease_s
         shared.refusals += said.refusals
         if said.pause_s > 0:
@@ -115,6 +118,8 @@ class MemoryFleet:
                 HostRow(
                     host=name,
                     limit=shared.limit,
+                    start=shared.bounds.start,
+                    ceiling=shared.bounds.ceiling,
                     in_flight=len(shared.permits),
                     waiting=len({worker_of(ask) for ask in shared.queue}),
                     workers=len(shared.workers),

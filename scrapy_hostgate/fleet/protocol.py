@@ -133,6 +133,8 @@ class HostRow:
 
     host: str
     limit: int
+    start: int
+    ceiling: int
     in_flight: int
     waiting: int
     """How many workers wait."""

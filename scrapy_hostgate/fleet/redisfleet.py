@@ -206,6 +206,8 @@ def _row(told: dict[str, Any]) -> HostRow:
     return HostRow(
         host=told["host"],
         limit=int(told["limit"]),
+        start=int(told["start"]),
+        ceiling=int(told["ceiling"]),
         in_flight=int(told["in_flight"]),
         waiting=int(told["waiting"]),
         workers=int(told["workers"]),

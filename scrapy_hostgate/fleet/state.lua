@@ -39,6 +39,11 @@ end
 
 local function store_state()
   local fields = { 'host', said.host, 'reason', state.reason, 'lesson', state.lesson }
+  -- For people only: workers go by their own.
+  for _, name in ipairs({ 'start', 'ceiling' }) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = bounds[name]
+  end
   for _, name in ipairs(NUMBERS) do
     fields[#fields + 1] = name
     fields[#fields + 1] = string.format('%.1f', state[name])

@@ -12,6 +12,15 @@ from scrapy_hostgate.pacer import Pause
 logger = logging.getLogger("scrapy_hostgate")
 
 
+def log_adopted(gate: Gate, decision: Decision, spider: object) -> None:
+    """Log a limit that another process of the fleet has set."""
+    logger.info(
+        "%(host)s: %(what)s by another worker",
+        {"host": printable(gate.key), "what": _limit(decision)},
+        extra={"spider": spider},
+    )
+
+
 def log_verdict(
     gate: Gate, verdict: Verdict, cause: str, spider: object, *, asked_by: str = "Retry-After"
 ) -> None:

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
-from scrapy_hostgate.controller import Controller, Law
+from scrapy_hostgate.controller import Controller, Decision, Law
 from scrapy_hostgate.gate import Gate, Verdict
 from scrapy_hostgate.observe.board import MAX_ROWS, Board, board_of, row_of, survey
 from scrapy_hostgate.observe.events import GateEvent
 from scrapy_hostgate.observe.journal import Journal
-from scrapy_hostgate.observe.log import log_capped, log_spoiled, log_trouble, log_verdict
+from scrapy_hostgate.observe.log import (
+    log_adopted,
+    log_capped,
+    log_spoiled,
+    log_trouble,
+    log_verdict,
+)
 from scrapy_hostgate.observe.stats import GateStats
 from scrapy_hostgate.observe.views import Views
 from scrapy_hostgate.outcome import Outcome
@@ -127,6 +133,14 @@ class Observer:
         self.stats.changed(gate, verdict)
         self._tell(gate, verdict, "", "")
 
+    def adopted(self, gate: Gate, decision: Decision) -> None:
+        """Another process of the fleet has decided on the limit."""
+        if decision.limit_from != decision.limit_to:
+            self.stats.adopted()
+            log_adopted(gate, decision, self._crawler.spider)
+        self._decided(gate, decision, "another worker")
+        self._look(gate, "fleet", "fleet")
+
     def looked(self, gate: Gate, reason: str) -> None:
         """A pause or a spacing may have changed, for ``reason`` (a code)."""
         self._look(gate, reason, reason)
@@ -210,29 +224,32 @@ class Observer:
         pause_reason = "refused"
         if decision is not None:
             spacing_reason = "refused" if decision.reason.value == "refused" else spacing_reason
-            self._note_limit(gate, decision.limit_from, decision.limit_to, decision.reason.value)
-            numbers = {
-                "epoch": decision.epoch,
-                "cause": cause or None,
-                "latency_s": decision.latency_s,
-                "baseline_s": decision.baseline_s,
-                "median_s": decision.median_s,
-                "recovery_delay_s": decision.recovery_delay_s,
-            }
-            self._send(
-                gate,
-                "limit",
-                decision.limit_from,
-                decision.limit_to,
-                decision.reason.value,
-                {name: value for name, value in numbers.items() if value is not None},
-            )
+            self._decided(gate, decision, cause)
         if pause is not None:
             pause_reason = (
                 "backoff" if pause.asked_s is None else _PAUSE_REASONS.get(asked_by, asked_by)
             )
         asked_s = None if pause is None else pause.asked_s
         self._look(gate, pause_reason, spacing_reason, asked_s)
+
+    def _decided(self, gate: Gate, decision: Decision, cause: str) -> None:
+        self._note_limit(gate, decision.limit_from, decision.limit_to, decision.reason.value)
+        numbers = {
+            "epoch": decision.epoch,
+            "cause": cause or None,
+            "latency_s": decision.latency_s,
+            "baseline_s": decision.baseline_s,
+            "median_s": decision.median_s,
+            "recovery_delay_s": decision.recovery_delay_s,
+        }
+        self._send(
+            gate,
+            "limit",
+            decision.limit_from,
+            decision.limit_to,
+            decision.reason.value,
+            {name: value for name, value in numbers.items() if value is not None},
+        )
 
     def _note_limit(self, gate: Gate, before: int, after: int, reason: str) -> None:
         known = self._known.get(gate.key)
