@@ -7,8 +7,9 @@ from collections.abc import Container
 from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
 
+from scrapy_hostgate.domain import registrable_domain
 from scrapy_hostgate.hostkey import is_valid_host, normalise_host
-from scrapy_hostgate.settings import HostGateSettings, registrable_domain
+from scrapy_hostgate.settings import HostGateSettings
 
 GATED_SCHEMES = frozenset({"http", "https", "ftp"})
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
-import tldextract
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
@@ -22,13 +21,14 @@ from scrapy_hostgate.checks import (
     error,
     flag,
     imported_callable,
-    number,
     seconds,
     text,
     whole,
 )
 from scrapy_hostgate.controller import Law
-from scrapy_hostgate.hostkey import is_valid_host, normalise_host
+from scrapy_hostgate.fleetrules import FLEET_DEFAULTS, FleetRules, read_fleet
+from scrapy_hostgate.hostkey import normalise_host
+from scrapy_hostgate.hostrules import HostRule, host_rules
 from scrapy_hostgate.observing import OBSERVING_DEFAULTS, ObservingSettings, read_observing
 from scrapy_hostgate.pacer import Pace
 from scrapy_hostgate.tightening import (
@@ -61,27 +61,10 @@ DEFAULTS: dict[str, Any] = {
     "HOSTGATE_LATENCY_NOISE": 0.05,
     "HOSTGATE_MAX_HOSTS": 10_000,
     "HOSTGATE_STATS_HOSTS": 50,
-    "HOSTGATE_FLEET_URL": "",
-    "HOSTGATE_FLEET_LEASE": 15.0,
-    "HOSTGATE_FLEET_TTL": 3600.0,
-    "HOSTGATE_FLEET_TIMEOUT": 2.0,
-    "HOSTGATE_FLEET_FAIL": "alone",
+    **FLEET_DEFAULTS,
     **OBSERVING_DEFAULTS,
 }
-HOST_KEYS = ("concurrency", "max_concurrency", "rate", "burst", "reason")
 KEY_KINDS = ("host", "domain", "slot")
-
-
-@dataclass(frozen=True, slots=True)
-class HostRule:
-    """One entry of ``HOSTGATE_HOSTS``; ``None`` where it says nothing. ``rate`` is per second."""
-
-    name: str
-    concurrency: int | None = None
-    max_concurrency: int | None = None
-    rate: float | None = None
-    burst: int | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,12 +89,7 @@ class HostGateSettings:
     max_hosts: int = 10_000
     stats_hosts: int = 50
     observing: ObservingSettings = field(default_factory=ObservingSettings)
-    # It may hold a password.
-    fleet_url: str = field(default="", repr=False)
-    fleet_lease_s: float = 15.0
-    fleet_ttl_s: float = 3600.0
-    fleet_timeout_s: float = 2.0
-    fleet_fail: str = "alone"
+    fleet: FleetRules = field(default_factory=FleetRules)
     # Scrapy's own, which may only tighten.
     scrapy_concurrency: int | None = None
     delay_s: float = 0.0
@@ -200,7 +178,7 @@ class HostGateSettings:
             bounds += [f"delay {slot.delay_s:g} s"] if slot.delay_s is not None else []
             if bounds:
                 parts.append(f"DOWNLOAD_SLOTS[{name!r}]: {', '.join(bounds)}")
-        if self.fleet_url:
+        if self.fleet.url:
             parts.append("shared with the fleet")
         parts += [self._describe_rule(rule) for rule in self.hosts.values()]
         if law.ceiling == 1 and not self.hosts:
@@ -253,7 +231,7 @@ def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
         concurrency=concurrency,
         max_concurrency=ceiling,
         reason=reason,
-        hosts=_hosts(settings, concurrency, ceiling, key),
+        hosts=host_rules(settings, concurrency, ceiling, key),
         key=key,
         key_function=key_function,
         refusal_codes=_codes(settings),
@@ -273,11 +251,7 @@ def _read(settings: BaseSettings, spider: object) -> HostGateSettings:
         max_hosts=whole("HOSTGATE_MAX_HOSTS", value["HOSTGATE_MAX_HOSTS"]),
         stats_hosts=whole("HOSTGATE_STATS_HOSTS", value["HOSTGATE_STATS_HOSTS"], least=0),
         observing=read_observing(value),
-        fleet_url=_fleet_url(value["HOSTGATE_FLEET_URL"]),
-        fleet_lease_s=_lease_s(value),
-        fleet_ttl_s=_fleet_ttl_s(value),
-        fleet_timeout_s=seconds("HOSTGATE_FLEET_TIMEOUT", value["HOSTGATE_FLEET_TIMEOUT"]),
-        fleet_fail=_fleet_fail(value["HOSTGATE_FLEET_FAIL"]),
+        fleet=read_fleet(value),
         scrapy_concurrency=scrapy_concurrency(settings),
         delay_s=download_delay(settings, spider),
         jitter=jitter,
@@ -310,47 +284,6 @@ def _key(value: object) -> tuple[str, KeyFunction | None]:
     return "key", function
 
 
-def _fleet_url(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        # What it is may hold a password.
-        raise HostGateSettingsError(
-            f"HOSTGATE_FLEET_URL is a {type(value).__name__}, but must be a text: a URL."
-        )
-    return value.strip()
-
-
-def _lease_s(value: Mapping[str, Any]) -> float:
-    lease_s = seconds("HOSTGATE_FLEET_LEASE", value["HOSTGATE_FLEET_LEASE"])
-    timeout_s = seconds("HOSTGATE_FLEET_TIMEOUT", value["HOSTGATE_FLEET_TIMEOUT"])
-    if lease_s < 1 or lease_s > 3600:
-        raise error("HOSTGATE_FLEET_LEASE", lease_s, "a number of seconds from 1 to 3600")
-    if timeout_s > lease_s:
-        raise error(
-            "HOSTGATE_FLEET_TIMEOUT",
-            timeout_s,
-            f"at most HOSTGATE_FLEET_LEASE ({lease_s:g}): an answer must come before it lapses",
-        )
-    return lease_s
-
-
-def _fleet_ttl_s(value: Mapping[str, Any]) -> float:
-    ttl_s = seconds("HOSTGATE_FLEET_TTL", value["HOSTGATE_FLEET_TTL"])
-    lease_s = _lease_s(value)
-    if ttl_s < 2 * lease_s:
-        raise error(
-            "HOSTGATE_FLEET_TTL", ttl_s, f"at least twice HOSTGATE_FLEET_LEASE ({lease_s:g})"
-        )
-    return ttl_s
-
-
-def _fleet_fail(value: object) -> str:
-    if value not in ("alone", "closed"):
-        raise error("HOSTGATE_FLEET_FAIL", value, '"alone" or "closed"')
-    return str(value)
-
-
 def _codes(settings: BaseSettings) -> frozenset[int]:
     name = "HOSTGATE_REFUSAL_CODES"
     allowed = "a list of HTTP status codes from 400 to 599, such as [429, 503]"
@@ -368,104 +301,3 @@ def _codes(settings: BaseSettings) -> frozenset[int]:
             raise error(name, value, allowed)
         codes.add(code)
     return frozenset(codes)
-
-
-def _hosts(settings: BaseSettings, concurrency: int, ceiling: int, key: str) -> dict[str, HostRule]:
-    name = "HOSTGATE_HOSTS"
-    try:
-        entries = settings.getdict(name)
-    except (TypeError, ValueError) as failure:
-        raise error(name, settings.get(name), f"a dict of host to dict ({failure})") from failure
-    rules: dict[str, HostRule] = {}
-    for host, options in entries.items():
-        pattern = _pattern(host, key)
-        if pattern in rules:
-            raise HostGateSettingsError(f"{name} names {pattern!r} twice, once as {host!r}.")
-        rules[pattern] = _rule(f"{name}[{host!r}]", pattern, options, concurrency, ceiling)
-    return rules
-
-
-def _pattern(host: object, key: str) -> str:
-    where = f"HOSTGATE_HOSTS key {host!r}"
-    allowed = (
-        'a host name or address without scheme, port or path ("www.example.org"), '
-        'or "*." and a name for every host below it ("*.example.org")'
-    )
-    if not isinstance(host, str) or not host.strip():
-        raise HostGateSettingsError(f"{where} must be {allowed}.")
-    if key in ("slot", "key"):
-        # The user's own names, which need not be hosts.
-        return host
-    prefix, bare = ("*.", host[2:]) if host.startswith("*.") else ("", host)
-    bare = normalise_host(bare)
-    if not is_valid_host(bare) or (prefix and (":" in bare or bare.replace(".", "").isdigit())):
-        raise HostGateSettingsError(f"{where} must be {allowed}.")
-    if key == "domain" and (registrable_domain(bare) != bare or (prefix and _extract_domain(bare))):
-        raise HostGateSettingsError(
-            f'{where} matches nothing, because HOSTGATE_KEY = "domain": it must be a registrable '
-            f"domain, {registrable_domain(bare)!r} perhaps."
-        )
-    return prefix + bare
-
-
-def _rule(where: str, pattern: str, options: object, concurrency: int, ceiling: int) -> HostRule:
-    if not isinstance(options, Mapping):
-        raise error(where, options, f"a dict with keys out of {', '.join(HOST_KEYS)}")
-    for option in options:
-        if option not in HOST_KEYS:
-            raise HostGateSettingsError(
-                f"{where} has the key {option!r}, which is not known"
-                f"{did_you_mean(str(option), HOST_KEYS)}. Allowed: {', '.join(HOST_KEYS)}."
-            )
-    at = {option: f"{where}[{option!r}]" for option in HOST_KEYS}
-    reason = text(at["reason"], options.get("reason", ""))
-    start = options.get("concurrency")
-    most = options.get("max_concurrency")
-    start = None if start is None else whole(at["concurrency"], start)
-    most = None if most is None else whole(at["max_concurrency"], most)
-    if start is not None and start > (ceiling if most is None else most):
-        raise error(
-            at["concurrency"],
-            start,
-            f"at most the host's max_concurrency ({ceiling if most is None else most})",
-        )
-    for option, asked, project in (
-        ("concurrency", start, concurrency),
-        ("max_concurrency", most, ceiling),
-    ):
-        if asked is not None and asked > project and not reason:
-            raise error(
-                at[option],
-                asked,
-                f'at most the project\'s {project}, or more with a "reason" saying why this host '
-                "can bear it",
-            )
-    rate = options.get("rate")
-    if rate is not None:
-        allowed = "a number of requests per second above 0, at least one a day"
-        rate = number(at["rate"], rate, allowed)
-        if rate < 1 / 86_400:
-            raise error(at["rate"], options["rate"], allowed)
-    burst = options.get("burst")
-    if burst is not None:
-        burst = whole(at["burst"], burst)
-        if rate is None:
-            raise error(at["burst"], burst, 'given together with "rate"')
-    return HostRule(pattern, start, most, rate, burst, reason)
-
-
-def registrable_domain(host: str) -> str:
-    """The registrable domain of a normalised host, or the host itself where it has none."""
-    return _extract_domain(host) or host
-
-
-@lru_cache(maxsize=4096)
-def _extract_domain(host: str) -> str:
-    found = _extractor()(host)
-    return f"{found.domain}.{found.suffix}" if found.domain and found.suffix else ""
-
-
-@lru_cache(maxsize=1)
-def _extractor() -> tldextract.TLDExtract:
-    # The bundled public suffix list only: a crawler's start must not wait for a download.
-    return tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)

@@ -23,21 +23,18 @@ from scrapy.http import Response
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import maybe_deferred_to_future
 
-from scrapy_hostgate.detector import RefusalDetector
+from scrapy_hostgate.answers import LATENCY, Answers
 from scrapy_hostgate.dispatch import UNGATED, Dispatch
-from scrapy_hostgate.errors import HostRefusedError, HostStalledError
+from scrapy_hostgate.errors import HostStalledError
 from scrapy_hostgate.fleet.join import join_fleet
-from scrapy_hostgate.fleet.member import FleetMember, FleetRules
-from scrapy_hostgate.gate import NOTHING, Gate
+from scrapy_hostgate.fleet.member import FleetMember
+from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.keys import GATED_SCHEMES, HostKeys, is_gated, scheme_of
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.log import printable
 from scrapy_hostgate.observe.observer import Observer
-from scrapy_hostgate.outcome import Outcome, outcome_of_error, outcome_of_status
-from scrapy_hostgate.quota import parse_quotas
+from scrapy_hostgate.outcome import Outcome
 from scrapy_hostgate.registry import Registry
-from scrapy_hostgate.retries import RetryBudget
-from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
 from scrapy_hostgate.robots import CrawlDelays
 from scrapy_hostgate.semaphore import CallLater, Permit, Timer
 from scrapy_hostgate.settings import HostGateSettings
@@ -55,8 +52,6 @@ logger = logging.getLogger(__name__)
 DELAYS_PER_HOST = 10
 
 _SLOT = "download_slot"
-_LATENCY = "download_latency"
-_DETECTED = "detected in a"
 
 
 class SlotManager:
@@ -94,20 +89,24 @@ class SlotManager:
         )
         self._send = partial(crawler.signals.send_catch_log, spider=crawler.spider)
         self._in_flight = 0
-        self._http_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self._closing_since: float | None = None
         self._handed_back: WeakSet[Request] = WeakSet()
         # Of each request that departed, for as long as somebody holds it; meta is no place for it.
         self._epochs: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         self._downloader: Downloader | None = None
         self._crawl_delays = CrawlDelays(DELAYS_PER_HOST * settings.max_hosts)
-        self._detector: RefusalDetector | None = None
-        if settings.refusal_detector is not None:
-            self._detector = RefusalDetector(crawler, settings.refusal_detector)
         self._fleet: FleetMember | None = None
-        if settings.fleet_url:
-            self._fleet = self._join_fleet()
-        self._retries = RetryBudget(crawler, settings.refusal_retries)
+        if settings.fleet.url:
+            self._fleet = join_fleet(
+                settings.fleet,
+                crawler,
+                self._observer,
+                clock=self._clock,
+                call_later=self._call_later,
+            )
+        self._answers = Answers(
+            crawler, settings, self._observer, self._lag, self._clock, self._fail_waiters_of
+        )
 
     def __repr__(self) -> str:
         return (
@@ -154,7 +153,7 @@ class SlotManager:
                     visit.leave()
         if response is None:
             return self._hand_back(request)
-        return self._retried(request, response) if visit.refused else response
+        return self._answers.again(request, response) if visit.refused else response
 
     def refuse(self, key: str, retry_after_s: float | None, request: Request | None = None) -> None:
         """The user's word that the host of ``key`` refuses, by its answer to ``request`` if given.
@@ -249,97 +248,15 @@ class SlotManager:
         self, gate: Gate, permit: Permit, request: Request, visit: Visit
     ) -> Response:
         started = self._clock()
-        meta = request.meta
         # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
-        meta.pop(_LATENCY, None)
+        request.meta.pop(LATENCY, None)
         try:
             response: Response = await self._handlers().download_request_async(request)
         except Exception as error:
-            stopped = getattr(error, "response", None)
-            if isinstance(stopped, Response) and stopped.status in self._settings.refusal_codes:
-                # StopDownload says nothing of the host, but the headers it came with do.
-                outcome = Outcome.REFUSED
-            else:
-                outcome = outcome_of_error(error, via_proxy=bool(meta.get("proxy")))
-            if outcome is Outcome.REFUSED:
-                self._count_refusal(request)
-            self._learn(gate, permit, request, outcome, started, type(error).__name__)
+            self._answers.failed(gate, permit, request, error, started)
             raise
-        outcome, asked_s = self._outcome(request, response)
-        if outcome is Outcome.REFUSED:
-            visit.refused = True
-            self._count_refusal(request)
-            if self._http_cache:
-                # A refusal in the cache would answer every retry, and the next crawl too.
-                meta["_dont_cache"] = True
-        else:
-            self._retries.answered(request, response.status)
-        cause = self._cause(outcome, response)
-        self._learn(gate, permit, request, outcome, started, cause, asked_s)
-        self._hear_quotas(gate, permit, request, response)
+        visit.refused = self._answers.came(gate, permit, request, response, started)
         self._send(signal=signals.response_downloaded, response=response, request=request)
-        return response
-
-    def _outcome(self, request: Request, response: Response) -> tuple[Outcome, float | None]:
-        """What a response says, and the wait in seconds that a refusal asks for."""
-        outcome = outcome_of_status(response.status, self._settings.refusal_codes)
-        if outcome is Outcome.REFUSED:
-            return outcome, parse_retry_after(
-                response.headers.get("Retry-After"),
-                wall_now_s=time.time(),
-                date=response.headers.get("Date"),
-            )
-        if self._detector is not None:
-            refused, asked_s = self._detector.looks_refused(request, response)
-            if refused:
-                return Outcome.REFUSED, asked_s
-        if outcome is Outcome.OK and (
-            "download_stopped" in response.flags or request.url.startswith("ftp:")
-        ):
-            outcome = Outcome.NEUTRAL
-        return outcome, None
-
-    def _cause(self, outcome: Outcome, response: Response) -> str:
-        hidden = outcome is Outcome.REFUSED and response.status not in self._settings.refusal_codes
-        return f"{_DETECTED} {response.status}" if hidden else str(response.status)
-
-    def _learn(
-        self,
-        gate: Gate,
-        permit: Permit,
-        request: Request,
-        outcome: Outcome,
-        started: float,
-        cause: str,
-        asked_s: float | None = None,
-    ) -> None:
-        latency_s: float | None = self._latency(request, started)
-        gate.answered(latency_s or 0.0)
-        if request.meta.get("hostgate_dont_learn"):
-            if outcome is Outcome.REFUSED:
-                gate.obey(asked_s)
-                self._observer.looked(gate, "dont_learn")
-            return
-        if outcome is Outcome.OK and self._lag.spoils(started, latency_s or 0.0):
-            self._observer.spoiled()
-            latency_s = None
-        verdict = gate.record(permit, outcome, latency_s, asked_s)
-        if verdict is NOTHING and not self._observer.keeps_all:
-            return
-        # What a detector finds has a status that says otherwise.
-        hidden = outcome is Outcome.REFUSED and cause.startswith(_DETECTED)
-        asked_by = "the detector" if hidden else "Retry-After"
-        self._observer.recorded(gate, outcome, verdict, cause, permit=permit, asked_by=asked_by)
-        if verdict.stalled:
-            self._fail_waiters_of(gate)
-
-    def _retried(self, request: Request, response: Response) -> Response | Request:
-        """What becomes of a refusal that Scrapy's RetryMiddleware would take for a page."""
-        retry = self._retries.own_retry(request, response.status)
-        if retry is not None:
-            return retry
-        if response.status < 400 and self._retries.exhausted(request):
-            raise HostRefusedError(f"{response.url} was refused too often", response)
         return response
 
     def _tighten_by_slot(self, gate: Gate, slot_key: Any) -> None:
@@ -352,39 +269,6 @@ class SlotManager:
     def _stood_still(self, now: float, seconds: float) -> None:
         for gate in [gate for gate in self.registry if gate.in_flight]:
             gate.stood_still(now, seconds)
-
-    def _count_refusal(self, request: Request) -> None:
-        if not self._retries.refused(request):
-            self._stats.given_up()
-
-    def _hear_quotas(
-        self, gate: Gate, permit: Permit, request: Request, response: Response
-    ) -> None:
-        names = [name for name in response.headers if b"Rate" in name]
-        if not names:
-            return
-        if request.meta.get("hostgate_dont_learn"):
-            return
-        headers = {
-            # A field in several lines is one list (RFC 9110, section 5.3).
-            name.decode("latin-1").lower(): b", ".join(response.headers.getlist(name)).decode(
-                "latin-1"
-            )
-            for name in names
-        }
-        answered_s = parse_http_date(response.headers.get("Date")) or time.time()
-        if gate.announced(permit, parse_quotas(headers, answered_s=answered_s)):
-            self._stats.quota_wait()
-            self._observer.looked(gate, "quota")
-
-    def _latency(self, request: Request, started: float) -> float:
-        """Seconds to the headers as the handler tells it, else to the end of the body."""
-        elapsed_s = self._clock() - started
-        told = request.meta.get(_LATENCY)
-        # Scrapy before 2.15 took it from the wall clock, which may have been stepped meanwhile.
-        if isinstance(told, (int, float)) and 0 <= told <= elapsed_s + 0.001:
-            return float(told)
-        return elapsed_s
 
     async def _ungated(self, request: Request) -> Response | None:
         """A request that no gate holds: for Scrapy's own slot, unless a view is in its place."""
@@ -491,22 +375,6 @@ class SlotManager:
         self._observer.forgotten(gate)
         if self._fleet is not None:
             self._fleet.forget(gate)
-
-    def _join_fleet(self) -> FleetMember:
-        settings = self._settings
-        return join_fleet(
-            settings.fleet_url,
-            FleetRules(
-                lease_s=settings.fleet_lease_s,
-                ttl_s=settings.fleet_ttl_s,
-                timeout_s=settings.fleet_timeout_s,
-                stays_closed=settings.fleet_fail == "closed",
-            ),
-            self._crawler,
-            self._observer,
-            clock=self._clock,
-            call_later=self._call_later,
-        )
 
 
 def _stalled(gate: Gate) -> HostStalledError:

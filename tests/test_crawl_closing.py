@@ -160,7 +160,8 @@ def test_two_interrupts_end_even_a_download() -> None:
         took = time.monotonic() - interrupted_at
         record = origin.record(HOST)
     assert [arrival.path for arrival in record.arrivals] == ["/p0"]
-    assert took < 3
+    # Three seconds on a machine that has nothing else to do; the page would take sixty.
+    assert took < 15
 
 
 def wait_for(condition: Callable[[], bool], child: Any, timeout_s: float = 30) -> None:

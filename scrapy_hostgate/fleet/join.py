@@ -9,9 +9,10 @@ from weakref import WeakValueDictionary
 from scrapy.utils.asyncio import is_asyncio_available
 
 from scrapy_hostgate.checks import HostGateSettingsError
-from scrapy_hostgate.fleet.member import FleetMember, FleetRules
+from scrapy_hostgate.fleet.member import FleetMember
 from scrapy_hostgate.fleet.memory import MemoryFleet
 from scrapy_hostgate.fleet.protocol import Fleet
+from scrapy_hostgate.fleetrules import FleetRules
 from scrapy_hostgate.observe.observer import Observer
 from scrapy_hostgate.semaphore import CallLater
 
@@ -23,7 +24,6 @@ _in_memory: WeakValueDictionary[str, MemoryFleet] = WeakValueDictionary()
 
 
 def join_fleet(
-    url: str,
     rules: FleetRules,
     crawler: Crawler,
     observer: Observer,
@@ -38,7 +38,7 @@ def join_fleet(
             f"{name} is set, but a fleet needs an asyncio event loop: leave TWISTED_REACTOR at its "
             'default ("twisted.internet.asyncioreactor.AsyncioSelectorReactor").'
         )
-    fleet = open_fleet(name, url, rules.timeout_s)
+    fleet = open_fleet(name, rules.url, rules.timeout_s)
     return FleetMember(fleet, rules, crawler, observer, clock=clock, call_later=call_later)
 
 

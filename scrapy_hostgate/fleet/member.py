@@ -8,12 +8,12 @@ import logging
 import random
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_hostgate.controller import Decision
 from scrapy_hostgate.fleet.link import HostLink
 from scrapy_hostgate.fleet.protocol import Bounds, Fleet, FleetError, Told
+from scrapy_hostgate.fleetrules import FleetRules
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.observe.log import printable
 from scrapy_hostgate.observe.observer import Observer
@@ -30,16 +30,6 @@ RETRY_JITTER = 0.5
 # Within this every worker that lives has found the fleet again, and told it what is in flight.
 WARY_S = 4.0
 TOLD_EVERY_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class FleetRules:
-    """How this process takes part. Times are seconds."""
-
-    lease_s: float = 15.0
-    ttl_s: float = 3600.0
-    timeout_s: float = 2.0
-    stays_closed: bool = False
 
 
 class FleetMember:

@@ -1,0 +1,182 @@
+"""What an answer says of its host: to the gate, to the retries and to whoever looks on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+from scrapy.http import Response
+
+from scrapy_hostgate.detector import RefusalDetector
+from scrapy_hostgate.errors import HostRefusedError
+from scrapy_hostgate.gate import NOTHING, Gate
+from scrapy_hostgate.lag import LoopLag
+from scrapy_hostgate.observe.observer import Observer
+from scrapy_hostgate.outcome import Outcome, outcome_of_error, outcome_of_status
+from scrapy_hostgate.quota import parse_quotas
+from scrapy_hostgate.retries import RetryBudget
+from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
+from scrapy_hostgate.semaphore import Permit
+from scrapy_hostgate.settings import HostGateSettings
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+LATENCY = "download_latency"
+"""Meta key: seconds to the headers, where a download handler tells it."""
+_DETECTED = "detected in a"
+
+
+class Answers:
+    """Hears every answer of one crawl, before its permit is given back."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        settings: HostGateSettings,
+        observer: Observer,
+        lag: LoopLag,
+        clock: Callable[[], float],
+        on_stalled: Callable[[Gate], None],
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._lag = lag
+        self._clock = clock
+        self._on_stalled = on_stalled
+        self._http_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        self._detector: RefusalDetector | None = None
+        if settings.refusal_detector is not None:
+            self._detector = RefusalDetector(crawler, settings.refusal_detector)
+        self._retries = RetryBudget(crawler, settings.refusal_retries)
+
+    def came(
+        self, gate: Gate, permit: Permit, request: Request, response: Response, started: float
+    ) -> bool:
+        """``response`` came to a request that left at ``started``; say whether it is a refusal."""
+        outcome, asked_s = self._outcome(request, response)
+        if outcome is Outcome.REFUSED:
+            self._count_refusal(request)
+            if self._http_cache:
+                # A refusal in the cache would answer every retry, and the next crawl too.
+                request.meta["_dont_cache"] = True
+        else:
+            self._retries.answered(request, response.status)
+        cause = self._cause(outcome, response)
+        self._learn(gate, permit, request, outcome, started, cause, asked_s)
+        self._hear_quotas(gate, permit, request, response)
+        return outcome is Outcome.REFUSED
+
+    def failed(
+        self, gate: Gate, permit: Permit, request: Request, error: Exception, started: float
+    ) -> None:
+        """The download ended with ``error``."""
+        stopped = getattr(error, "response", None)
+        if isinstance(stopped, Response) and stopped.status in self._settings.refusal_codes:
+            # StopDownload says nothing of the host, but the headers it came with do.
+            outcome = Outcome.REFUSED
+        else:
+            outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
+        if outcome is Outcome.REFUSED:
+            self._count_refusal(request)
+        self._learn(gate, permit, request, outcome, started, type(error).__name__)
+
+    def again(self, request: Request, response: Response) -> Response | Request:
+        """What becomes of a refusal that Scrapy's RetryMiddleware would take for a page.
+
+        Raises :exc:`HostRefusedError` once it has been refused too often.
+        """
+        retry = self._retries.own_retry(request, response.status)
+        if retry is not None:
+            return retry
+        if response.status < 400 and self._retries.exhausted(request):
+            raise HostRefusedError(f"{response.url} was refused too often", response)
+        return response
+
+    def _outcome(self, request: Request, response: Response) -> tuple[Outcome, float | None]:
+        """What a response says, and the wait in seconds that a refusal asks for."""
+        outcome = outcome_of_status(response.status, self._settings.refusal_codes)
+        if outcome is Outcome.REFUSED:
+            return outcome, parse_retry_after(
+                response.headers.get("Retry-After"),
+                wall_now_s=time.time(),
+                date=response.headers.get("Date"),
+            )
+        if self._detector is not None:
+            refused, asked_s = self._detector.looks_refused(request, response)
+            if refused:
+                return Outcome.REFUSED, asked_s
+        if outcome is Outcome.OK and (
+            "download_stopped" in response.flags or request.url.startswith("ftp:")
+        ):
+            outcome = Outcome.NEUTRAL
+        return outcome, None
+
+    def _cause(self, outcome: Outcome, response: Response) -> str:
+        hidden = outcome is Outcome.REFUSED and response.status not in self._settings.refusal_codes
+        return f"{_DETECTED} {response.status}" if hidden else str(response.status)
+
+    def _learn(
+        self,
+        gate: Gate,
+        permit: Permit,
+        request: Request,
+        outcome: Outcome,
+        started: float,
+        cause: str,
+        asked_s: float | None = None,
+    ) -> None:
+        latency_s: float | None = self._latency(request, started)
+        gate.answered(latency_s or 0.0)
+        if request.meta.get("hostgate_dont_learn"):
+            if outcome is Outcome.REFUSED:
+                gate.obey(asked_s)
+                self._observer.looked(gate, "dont_learn")
+            return
+        if outcome is Outcome.OK and self._lag.spoils(started, latency_s or 0.0):
+            self._observer.spoiled()
+            latency_s = None
+        verdict = gate.record(permit, outcome, latency_s, asked_s)
+        if verdict is NOTHING and not self._observer.keeps_all:
+            return
+        # What a detector finds has a status that says otherwise.
+        hidden = outcome is Outcome.REFUSED and cause.startswith(_DETECTED)
+        asked_by = "the detector" if hidden else "Retry-After"
+        self._observer.recorded(gate, outcome, verdict, cause, permit=permit, asked_by=asked_by)
+        if verdict.stalled:
+            self._on_stalled(gate)
+
+    def _count_refusal(self, request: Request) -> None:
+        if not self._retries.refused(request):
+            self._observer.stats.given_up()
+
+    def _hear_quotas(
+        self, gate: Gate, permit: Permit, request: Request, response: Response
+    ) -> None:
+        names = [name for name in response.headers if b"Rate" in name]
+        if not names:
+            return
+        if request.meta.get("hostgate_dont_learn"):
+            return
+        headers = {
+            # A field in several lines is one list (RFC 9110, section 5.3).
+            name.decode("latin-1").lower(): b", ".join(response.headers.getlist(name)).decode(
+                "latin-1"
+            )
+            for name in names
+        }
+        answered_s = parse_http_date(response.headers.get("Date")) or time.time()
+        if gate.announced(permit, parse_quotas(headers, answered_s=answered_s)):
+            self._observer.stats.quota_wait()
+            self._observer.looked(gate, "quota")
+
+    def _latency(self, request: Request, started: float) -> float:
+        """Seconds to the headers as the handler tells it, else to the end of the body."""
+        elapsed_s = self._clock() - started
+        told = request.meta.get(LATENCY)
+        # Scrapy before 2.15 took it from the wall clock, which may have been stepped meanwhile.
+        if isinstance(told, (int, float)) and 0 <= told <= elapsed_s + 0.001:
+            return float(told)
+        return elapsed_s
