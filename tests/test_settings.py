@@ -59,7 +59,12 @@ def test_the_documented_defaults_are_those_of_the_dataclass() -> None:
     settings = read()
     for name, default in DEFAULTS.items():
         field = name.removeprefix("HOSTGATE_").lower()
-        owner = settings.observing if hasattr(settings.observing, field) else settings
+        owner: object = settings.observing if hasattr(settings.observing, field) else settings
+        if field == "fleet_fail":
+            assert (default, settings.fleet.stays_closed) == ("alone", False)
+            continue
+        if field.startswith("fleet_"):
+            field, owner = field.removeprefix("fleet_"), settings.fleet
         value = getattr(owner, field, None)
         if value is None and default is not None:
             value = getattr(owner, field + "_s")
@@ -638,3 +643,29 @@ def test_the_line_says_which_setting_did_not_win() -> None:
         "2 in flight per host to start, 4 at most; "
         "CONCURRENT_REQUESTS_PER_DOMAIN=8 does not tighten it"
     )
+
+
+# -- a fleet ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("HOSTGATE_FLEET_LEASE", 0.5, "from 1 to 3600"),
+        ("HOSTGATE_FLEET_LEASE", "long", "a number of seconds above 0"),
+        ("HOSTGATE_FLEET_TIMEOUT", 16, r"at most HOSTGATE_FLEET_LEASE \(15\)"),
+        ("HOSTGATE_FLEET_TTL", 29, r"at least twice HOSTGATE_FLEET_LEASE \(15\)"),
+        ("HOSTGATE_FLEET_FAIL", "open", '"alone" or "closed"'),
+    ],
+)
+def test_a_wrong_number_of_the_fleet(name: str, value: object, allowed: str) -> None:
+    """The error names the setting, the value and what is allowed."""
+    with pytest.raises(HostGateSettingsError, match=f"^{name} is .*{allowed}"):
+        read(**{name: value})
+
+
+def test_what_is_no_fleet_url_is_not_shown() -> None:
+    """It may hold a password, also where it is no text."""
+    with pytest.raises(HostGateSettingsError, match="HOSTGATE_FLEET_URL is a list") as caught:
+        read(HOSTGATE_FLEET_URL=["redis://:secret@host"])
+    assert "secret" not in str(caught.value)
