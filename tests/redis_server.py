@@ -48,6 +48,8 @@ class RedisServer:
         self._options = options
         self._folder = tempfile.mkdtemp(prefix="hostgate-redis-")
         self.port = free_port()
+        while self.port > 55_000:  # a cluster's node listens 10,000 above it too
+            self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 
 from scrapy_hostgate.fleet.connect import connect, redacted
@@ -108,7 +109,13 @@ class RedisFleet:
         return sorted(rows, key=lambda row: row.host)
 
     async def listen(self, worker: str, wake: Wake) -> None:
-        pubsub = self._client.pubsub()
+        try:
+            if isinstance(self._client, RedisCluster):
+                # Its pubsub has to know the nodes.
+                await self._client.initialize()
+            pubsub = self._client.pubsub()
+        except (RedisError, OSError) as error:
+            raise self._failed(error) from None
         try:
             await pubsub.subscribe(WAKE_PREFIX + worker)
             async for message in pubsub.listen():
