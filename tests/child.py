@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,9 @@ def main(job_file: str) -> None:
     from harness import SETTINGS, JobSpider, assert_idle, manager_of
     from scrapy.crawler import AsyncCrawlerProcess, CrawlerProcess
 
+    if shift_s := job["settings"].get("JOB_CLOCK_SHIFT"):
+        real_time = time.time
+        time.time = lambda: real_time() + shift_s
     settings = {**SETTINGS, **REACTORS[job["reactor"]], **job["settings"]}
     process = (AsyncCrawlerProcess if job["reactor"] == "none" else CrawlerProcess)(settings)
     crawler = process.create_crawler(JobSpider)

@@ -93,6 +93,38 @@ def test_three_workers_share_one_bound(server: RedisServer, limit: int) -> None:
         assert max(gaps) < 10 * sum(gaps) / len(gaps)
 
 
+def test_workers_whose_clocks_are_a_minute_apart(server: RedisServer) -> None:
+    """HG-42: only Redis's own clock counts: one bound, fair shares, leases of full length."""
+    shifts = [{"JOB_CLOCK_SHIFT": shift} for shift in (-30, 0, 30)]
+    with OriginThread({HOST: steady(0.1)}) as origin:
+        workers = start_workers(origin, HOST, [20] * 3, fleet(server, **pinned(2)), each=shifts)
+        until(lambda: len(origin.record(HOST).arrivals) >= 10)
+        left = [float(at) for at in server.command(*_LEASES_LEFT)]
+        results = ended(workers)
+        record = origin.record(HOST)
+    assert record.peak == 2
+    assert sum(len(result.answers) for result in results) == 60
+    first = Counter(worker_of(a.path) for a in sorted(record.arrivals, key=lambda a: a.at)[:40])
+    assert all(first[number] >= 8 for number in range(3)), first
+    # Each is renewed or given back within a third of it.
+    assert all(LEASE_S * 2 / 3 - 0.3 < seconds <= LEASE_S for seconds in left), left
+
+
+# Seconds left of each lease, by Redis's own clock.
+_LEASES_LEFT = (
+    "EVAL",
+    """local t = redis.call('TIME')
+    local left = {}
+    local leases = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+    for i = 2, #leases, 2 do
+      left[#left + 1] = tostring(leases[i] / 1000 - t[1] - t[2] / 1000000)
+    end
+    return left""",
+    "1",
+    "hostgate:{127.0.0.2}:permits",
+)
+
+
 def test_one_refusal_collapses_them_all(server: RedisServer) -> None:
     """An outage of 3 s: one incident, nobody departs in the pause, all are at one, pages come."""
     with OriginThread({HOST: outage(1, 3, 0.1, retry_after="3")}) as origin:

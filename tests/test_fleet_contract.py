@@ -269,6 +269,26 @@ def test_an_end_after_the_lapse_takes_nobody_elses_place(make_fleet: Callable[[]
     run(make_fleet, work)
 
 
+def test_a_late_renewal_makes_the_count_true_and_lets_nobody_go(
+    make_fleet: Callable[[], Fleet],
+) -> None:
+    """HG-40 (c): the lapsed download is counted again beside the one that took its place."""
+
+    async def work(fleet: Fleet) -> None:
+        short = Bounds(start=1, lease_s=0.2, wait_s=0.1, ttl_s=5)
+        await fleet.talk(HOST, said("a", asks=("a:1",), bounds=short))
+        await asyncio.sleep(0.25)
+        assert granted(await fleet.talk(HOST, said("b", asks=("b:1",))))
+        told = await fleet.talk(HOST, said("a", held=("a:1",), asks=("a:2",)))
+        assert (told.lost, told.in_flight) == (1, 2)
+        assert why(told, "a:2") is Why.LIMIT
+        told = await fleet.talk(HOST, said("a", ended=("a:1",), asks=("a:2",)))
+        assert told.in_flight == 1
+        assert why(told, "a:2") is Why.LIMIT
+
+    run(make_fleet, work)
+
+
 def test_whose_turn_it_is_is_woken(make_fleet: Callable[[], Fleet]) -> None:
     """An end wakes the first in the queue and nobody else."""
 
