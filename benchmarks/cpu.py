@@ -15,10 +15,13 @@ Sides (``--a``, ``--b``):
   (``--a hostgate --b observed`` is what that costs);
 - ``stock-again``: plain Scrapy under another name; ``--b stock-again`` shows the noise floor.
 
-Each measurement is a fresh process, pinned to one CPU, that counts user and system time from
-``spider_opened`` to ``spider_closed``: imports and start-up are left out. Pairs run in the
-order A B, B A, A B, ..., so that a machine that slows down burdens both sides alike. The
-verdict is on the median of the ratios B / A within each pair.
+Each measurement is a fresh process that counts user and system time from ``spider_opened`` to
+``spider_closed``: imports and start-up are left out. The two of a pair run *at the same time on
+the same CPU*, which takes turns between them every few milliseconds: whatever slows the machine
+down, for a second or for a minute, burdens both alike. Run one after the other, two identical
+sides differed by up to a tenth here; like this by half a percent. The verdict is on the median of
+the ratios B / A within each pair. Figures in microseconds are higher than those of a process that
+has a CPU and its caches for itself.
 
 Scrapy's default ``DownloaderAwarePriorityQueue`` is kept on both sides. It looks at every host
 it has requests for, each time it hands one out, so a pop costs O(hosts). With 1,000 hosts this
@@ -276,34 +279,51 @@ class Comparison:
         }
 
 
-def measure(side: str, requests: int, hosts: int, items: int, seed: int) -> Measurement:
-    """One crawl of ``side`` in a fresh process."""
+def start(side: str, args: argparse.Namespace, hosts: int, seed: int) -> subprocess.Popen[str]:
+    """Begin one crawl of ``side`` in a fresh process."""
     command = [sys.executable, str(Path(__file__).resolve()), "--child", side]
-    command += ["--requests", str(requests), "--hosts", str(hosts), "--items", str(items)]
+    command += ["--requests", str(args.requests), "--hosts", str(hosts)]
+    command += ["--items", str(args.items)]
     # The hash seed decides how sets and dicts collide: equal within a pair, varied between.
     env = {**os.environ, "PYTHONHASHSEED": str(seed)}
-    where = f"{side}, {hosts} hosts"
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(child: subprocess.Popen[str], where: str) -> Measurement:
+    """Wait for what was started. Raises NotMeasuredError."""
     try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False
-        )
+        output, errors = child.communicate(timeout=CHILD_TIMEOUT_S)
     except subprocess.TimeoutExpired as exc:
+        child.kill()
+        child.communicate()
         raise NotMeasuredError(f"{where}: no end after {CHILD_TIMEOUT_S} s") from exc
-    if done.returncode != 0:
-        raise NotMeasuredError(f"{where}: {done.stderr.strip() or f'exit {done.returncode}'}")
-    return Measurement(**json.loads(done.stdout))
+    if child.returncode != 0:
+        raise NotMeasuredError(f"{where}: {errors.strip() or f'exit {child.returncode}'}")
+    return Measurement(**json.loads(output))
 
 
-def compare(a: str, b: str, requests: int, hosts: int, items: int, pairs: int) -> Comparison:
-    """Run ``pairs`` interleaved pairs: A B, B A, A B, ..."""
-    for side in (a, b):
-        # Not counted: the first run of a side writes bytecode and fills the file cache.
-        measure(side, requests, hosts, items, seed=0)
+def compare(args: argparse.Namespace, hosts: int) -> Comparison:
+    """Run the pairs, the two of each at once; the first pair only warms the machine up."""
     result = Comparison(hosts, [], [])
-    for pair in range(pairs):
-        turns = [(a, result.a), (b, result.b)]
-        for side, measurements in turns if pair % 2 == 0 else reversed(turns):
-            measurements.append(measure(side, requests, hosts, items, seed=pair + 1))
+    for pair in range(args.pairs + 1):
+        sides = [args.a, args.b] if pair % 2 == 0 else [args.b, args.a]
+        started = [(side, start(side, args, hosts, seed=pair)) for side in sides]
+        try:
+            measured = [(side, finish(child, f"{side}, {hosts} hosts")) for side, child in started]
+        finally:
+            for _, child in started:
+                if child.poll() is None:
+                    child.kill()
+                    child.communicate()
+        if pair == 0:
+            # It writes bytecode and fills the file cache.
+            continue
+        if pair % 2:
+            measured.reverse()
+        result.a.append(measured[0][1])
+        result.b.append(measured[1][1])
     return result
 
 
@@ -363,7 +383,7 @@ def run(args: argparse.Namespace) -> int:
     print(header(args), flush=True)
     comparisons = []
     for hosts in args.hosts:
-        comparisons.append(compare(args.a, args.b, args.requests, hosts, args.items, args.pairs))
+        comparisons.append(compare(args, hosts))
         print(row(comparisons[-1], args.limit), flush=True)
     if args.json is not None:
         write_json(args.json, args, comparisons)
