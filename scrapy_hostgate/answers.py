@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LATENCY = "download_latency"
 """Meta key: seconds to the headers, where a download handler tells it."""
-_DETECTED = "detected in a"
 
 
 class Answers:
@@ -64,8 +63,7 @@ class Answers:
                 request.meta["_dont_cache"] = True
         else:
             self._retries.answered(request, response.status)
-        cause = self._cause(outcome, response)
-        self._learn(gate, permit, request, outcome, started, cause, asked_s)
+        self._learn(gate, permit, request, outcome, started, response, asked_s)
         self._hear_quotas(gate, permit, request, response)
         return outcome is Outcome.REFUSED
 
@@ -81,7 +79,7 @@ class Answers:
             outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
         if outcome is Outcome.REFUSED:
             self._count_refusal(request)
-        self._learn(gate, permit, request, outcome, started, type(error).__name__)
+        self._learn(gate, permit, request, outcome, started, error)
 
     def again(self, request: Request, response: Response) -> Response | Request:
         """What becomes of a refusal that Scrapy's RetryMiddleware would take for a page.
@@ -114,10 +112,6 @@ class Answers:
             outcome = Outcome.NEUTRAL
         return outcome, None
 
-    def _cause(self, outcome: Outcome, response: Response) -> str:
-        hidden = outcome is Outcome.REFUSED and response.status not in self._settings.refusal_codes
-        return f"{_DETECTED} {response.status}" if hidden else str(response.status)
-
     def _learn(
         self,
         gate: Gate,
@@ -125,7 +119,7 @@ class Answers:
         request: Request,
         outcome: Outcome,
         started: float,
-        cause: str,
+        answer: Response | Exception,
         asked_s: float | None = None,
     ) -> None:
         latency_s: float | None = self._latency(request, started)
@@ -141,9 +135,12 @@ class Answers:
         verdict = gate.record(permit, outcome, latency_s, asked_s)
         if verdict is NOTHING and not self._observer.keeps_all:
             return
-        # What a detector finds has a status that says otherwise.
-        hidden = outcome is Outcome.REFUSED and cause.startswith(_DETECTED)
-        asked_by = "the detector" if hidden else "Retry-After"
+        cause, asked_by = type(answer).__name__, "Retry-After"
+        if isinstance(answer, Response):
+            cause = str(answer.status)
+            if outcome is Outcome.REFUSED and answer.status not in self._settings.refusal_codes:
+                # What a detector finds has a status that says otherwise.
+                cause, asked_by = f"detected in a {cause}", "the detector"
         self._observer.recorded(gate, outcome, verdict, cause, permit=permit, asked_by=asked_by)
         if verdict.stalled:
             self._on_stalled(gate)

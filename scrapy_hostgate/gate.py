@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scrapy_hostgate.controller import Controller, Decision, Law, Reason
+from scrapy_hostgate.interval import NEGLIGIBLE_S
 from scrapy_hostgate.outcome import Outcome, Sample
 from scrapy_hostgate.pacer import BACKOFF_BASE_S, Pace, Pacer, Pause
 from scrapy_hostgate.quota import Quota
@@ -223,7 +224,8 @@ class Gate:
                 admission.left(permit)
             self.semaphore.requeue(permit)
             return permit.granted
-        self.pacer.left_late(permit.granted_at, now)
+        if now - permit.granted_at > NEGLIGIBLE_S or self.pacer.keeps_apart:
+            self.pacer.left_late(permit.granted_at, now)
         return True
 
     def stood_still(self, now: float, seconds: float) -> None:
@@ -296,7 +298,9 @@ class Gate:
     def leave(self, permit: Permit) -> None:
         """Give the permit back, whether it was granted or still waits. Once for each permit."""
         semaphore = self.semaphore
-        if permit.state != Permit.WITHDRAWN and not semaphore.withdraw(permit):
+        if permit.state == Permit.WAITING:
+            semaphore.withdraw(permit)
+        elif permit.state != Permit.WITHDRAWN:
             semaphore.release(permit)
         if self.admission is not None:
             self.admission.left(permit)

@@ -45,10 +45,10 @@ class RetryBudget:
         Follow-ups that copy the meta must inherit neither the longer budget nor a ``retry_times``
         that refusals spent.
         """
-        if status in self._codes:
-            return
         meta = request.meta
-        refusals = _whole(meta.pop(REFUSALS, None), 0)
+        if REFUSALS not in meta or status in self._codes:
+            return
+        refusals = _whole(meta.pop(REFUSALS), 0)
         if not refusals:
             return
         for name, default in (("max_retry_times", self._times), ("retry_times", 0)):

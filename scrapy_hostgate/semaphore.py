@@ -56,7 +56,7 @@ def _retired(permit: Permit, now: float) -> None:
 class AdaptiveSemaphore:
     """Grants permits while fewer than ``limit`` are out *and* the departure clock allows one.
 
-    Both are checked and counted in one synchronous step (:meth:`_grant`), so no departure token is
+    Both are checked and counted in one synchronous step (:meth:`_admit`), so no departure token is
     spent by a request that still waits for a slot, and no slot is held by one that waits for a
     token. Shrinking drains: the limit drops at once, what is in flight stays in flight, and
     releases are not replaced until the count is below the limit again.
@@ -125,7 +125,13 @@ class AdaptiveSemaphore:
         """
         self._arrival += 1
         permit = Permit(priority, self._arrival)
-        self._enqueue(permit)
+        if self._waiting or self._granting:
+            self._enqueue(permit)
+            return permit
+        at = self._admit(permit)
+        if at is not None:
+            self._enqueue(permit)
+            self._wake_at(at)
         return permit
 
     def release(self, permit: Permit) -> None:
@@ -157,6 +163,7 @@ class AdaptiveSemaphore:
         self._take_back(permit)
         permit.state = Permit.WAITING
         self._enqueue(permit)
+        self._grant()
 
     def resize(self, limit: int) -> None:
         """Set the limit, at least 1. Never revokes what is out."""
@@ -177,36 +184,47 @@ class AdaptiveSemaphore:
 
     def _grant(self) -> None:
         """Restore the invariant: whoever may go has gone, and if time is what the first waits for,
-        a timer is set. Called after every arrival, release, withdrawal, resize, change of the
-        clock and timer; nothing else grants.
+        a timer is set. Called after every release, withdrawal, resize, change of the clock and
+        timer. An arrival that finds nobody waiting need not ask for more than itself.
         """
         if self._granting:
             # A callback of a grant changed something; the loop below looks again by itself.
             return
         self._granting = True
         try:
-            while self._waiting and len(self._borrowers) < self._limit:
-                now = self._clock()
-                at = self._earliest(now)
-                if at > now:
-                    self._wake_at(at, now)
+            while self._waiting:
+                permit = self._first()
+                at = self._admit(permit)
+                if at is not None:
+                    self._wake_at(at)
                     return
-                permit = self._pop_first()
-                permit.state = Permit.GRANTED
-                permit.granted_at = now
-                self._borrowers += (permit,)
-                permit.in_flight = len(self._borrowers)
-                self._departing(permit, now)
+                self._drop_first()
                 on_grant, permit.on_grant = permit.on_grant, None
                 if on_grant is not None:
                     on_grant()
         finally:
             self._granting = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._waiting:
-            self._waiters = None
+        self._wake_at(math.inf)
+        self._waiters = None
+
+    def _admit(self, permit: Permit) -> float | None:
+        """Grant ``permit`` if it may go now, the only place where that is done.
+
+        Otherwise the time at which to ask again, ``inf`` if time is not what it waits for.
+        """
+        borrowers = self._borrowers
+        if len(borrowers) >= self._limit:
+            return math.inf
+        now = self._clock()
+        at = self._earliest(now)
+        if at > now:
+            return at
+        permit.state = Permit.GRANTED
+        permit.granted_at = now
+        self._borrowers = (*borrowers, permit)
+        permit.in_flight = len(borrowers) + 1
+        self._departing(permit, now)
+        return None
 
     def _take_back(self, permit: Permit) -> None:
         if permit.state != Permit.GRANTED or permit not in self._borrowers:
@@ -218,27 +236,29 @@ class AdaptiveSemaphore:
             self._waiters = []
         heapq.heappush(self._waiters, (permit.place, permit))
         self._waiting += 1
-        self._grant()
 
-    def _pop_first(self) -> Permit:
+    def _first(self) -> Permit:
         assert self._waiters is not None
-        while True:
-            permit = heapq.heappop(self._waiters)[1]
-            if permit.state == Permit.WAITING:
-                self._waiting -= 1
-                return permit
+        while self._waiters[0][1].state != Permit.WAITING:
+            heapq.heappop(self._waiters)
+        return self._waiters[0][1]
 
-    def _wake_at(self, at: float, now: float) -> None:
+    def _drop_first(self) -> None:
+        assert self._waiters is not None
+        heapq.heappop(self._waiters)
+        self._waiting -= 1
+
+    def _wake_at(self, at: float) -> None:
         if self._timer is not None:
             if self._timer_at == at:
                 return
             self._timer.cancel()
             self._timer = None
         if at == math.inf:
-            # Whoever said so calls reconsider().
+            # Whatever else it waits for ends in _grant().
             return
         self._timer_at = at
-        self._timer = self._call_later(at - now, self._on_timer)
+        self._timer = self._call_later(max(0.0, at - self._clock()), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

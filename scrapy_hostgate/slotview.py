@@ -150,36 +150,44 @@ class SlotView:
 class Visit:
     """One request's stay at a gate, as the views show it: there, perhaps departed, and gone."""
 
-    __slots__ = ("_had_slot", "_request", "_stamp", "_views", "_was", "refused")
+    __slots__ = ("_alias", "_had_slot", "_request", "_stamp", "_view", "_was", "refused")
 
-    def __init__(self, request: Request, views: tuple[SlotView, ...], stamp: str) -> None:
+    def __init__(
+        self, request: Request, view: SlotView, alias: SlotView | None, stamp: str
+    ) -> None:
+        meta = request.meta
         self._request = request
-        self._views = views
-        self._had_slot = _SLOT in request.meta
-        self._was: object = request.meta.get(_SLOT)
+        self._view = view
+        self._alias = alias
+        self._had_slot = _SLOT in meta
+        self._was: object = meta.get(_SLOT)
         self._stamp: str | None = None
         self.refused = False
         """Whether the host answered with a refusal."""
-        for view in views:
-            view.enter(request)
+        view.enter(request)
+        if alias is not None:
+            alias.enter(request)
         if self._was is None or self._was == "":
-            self._stamp = request.meta[_SLOT] = stamp
+            self._stamp = meta[_SLOT] = stamp
 
     def departed(self) -> None:
-        for view in self._views:
-            view.depart(self._request)
+        self._view.depart(self._request)
+        if self._alias is not None:
+            self._alias.depart(self._request)
 
     def landed(self) -> None:
-        for view in self._views:
-            view.land(self._request)
+        self._view.land(self._request)
+        if self._alias is not None:
+            self._alias.land(self._request)
 
     def leave(self) -> None:
         """Take the request out of the views and the stamp off its meta.
 
         What was stamped must not travel into redirects and retries, which copy meta.
         """
-        for view in self._views:
-            view.leave(self._request)
+        self._view.leave(self._request)
+        if self._alias is not None:
+            self._alias.leave(self._request)
         meta = self._request.meta
         if self._stamp is not None and meta.get(_SLOT) == self._stamp:
             if self._had_slot:
@@ -198,12 +206,15 @@ class SlotTable:
 
     def enter(self, slots: dict[Any, Any], gate: Gate, request: Request, slot_key: Any) -> Visit:
         """Show ``request`` at ``gate``. ``slot_key`` is what Scrapy's queue calls its slot."""
-        views = [self._view(slots, gate)]
+        view, alias = slots.get(gate.key), None
+        if not isinstance(view, SlotView):
+            view = slots[gate.key] = SlotView(gate.key, gate)
+        view.show(gate)
         # Scrapy's queue counts by its own key, so the truth has to stand under that one too: a
         # user's own download_slot, or a spelling of the host that is not the normal one.
         if slot_key != gate.key and _hashable(slot_key):
-            views.append(self._alias(slots, gate, slot_key))
-        return Visit(request, tuple(views), gate.key)
+            alias = self._alias(slots, gate, slot_key)
+        return Visit(request, view, alias, gate.key)
 
     def owns(self, slots: dict[Any, Any], slot_key: Any) -> bool:
         """Whether Scrapy's own queue would find a view where it expects its slot."""
@@ -220,13 +231,6 @@ class SlotTable:
             view.hide(gate)
             if not view.gates:
                 self._drop_alias(slots, key, view)
-
-    def _view(self, slots: dict[Any, Any], gate: Gate) -> SlotView:
-        view = slots.get(gate.key)
-        if not isinstance(view, SlotView):
-            view = slots[gate.key] = SlotView(gate.key, gate)
-        view.show(gate)
-        return view
 
     def _alias(self, slots: dict[Any, Any], gate: Gate, key: Any) -> SlotView:
         view = slots.get(key)
