@@ -26,7 +26,7 @@ class SlotView:
     only tighten the limit that holds now.
     """
 
-    __slots__ = ("_active", "_delay_s", "_gate", "_others", "_transferring", "key")
+    __slots__ = ("_delay_s", "_gate", "_others", "active", "key", "transferring")
 
     latercall = None
 
@@ -35,8 +35,11 @@ class SlotView:
         self.key = key
         self._gate: Gate | None = gate
         self._others: tuple[Gate, ...] = ()
-        self._active: set[Request] | None = None
-        self._transferring: set[Request] | None = None
+        # Attributes and not properties: Scrapy's queue looks at all of them for each request.
+        self.active: AbstractSet[Request] = _NONE
+        """The requests that are here, waiting or in flight."""
+        self.transferring: AbstractSet[Request] = _NONE
+        """Those in flight."""
         self._delay_s: float | None = None
 
     @property
@@ -53,35 +56,25 @@ class SlotView:
             self._gate = None
         self._others = tuple(other for other in self._others if other is not gate)
 
-    @property
-    def active(self) -> AbstractSet[Request]:
-        """The requests that are here, waiting or in flight."""
-        return self._active or _NONE
-
-    @property
-    def transferring(self) -> AbstractSet[Request]:
-        """Those in flight."""
-        return self._transferring or _NONE
-
     def enter(self, request: Request) -> None:
-        if self._active is None:
-            self._active = set()
-        self._active.add(request)
+        active = self.active
+        if isinstance(active, set):
+            active.add(request)
+        else:
+            self.active = {request}
 
     def depart(self, request: Request) -> None:
-        if self._transferring is None:
-            self._transferring = set()
-        self._transferring.add(request)
+        transferring = self.transferring
+        if isinstance(transferring, set):
+            transferring.add(request)
+        else:
+            self.transferring = {request}
 
     def land(self, request: Request) -> None:
-        if self._transferring is not None:
-            self._transferring.discard(request)
-            self._transferring = self._transferring or None
+        self.transferring = _without(self.transferring, request)
 
     def leave(self, request: Request) -> None:
-        if self._active is not None:
-            self._active.discard(request)
-            self._active = self._active or None
+        self.active = _without(self.active, request)
 
     @property
     def concurrency(self) -> int:
@@ -253,6 +246,12 @@ class SlotTable:
         del self._aliases[key]
         if slots.get(key) is view:
             del slots[key]
+
+
+def _without(requests: AbstractSet[Request], request: Request) -> AbstractSet[Request]:
+    if isinstance(requests, set):
+        requests.discard(request)
+    return requests or _NONE
 
 
 def _hashable(value: object) -> bool:
