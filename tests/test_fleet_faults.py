@@ -21,6 +21,7 @@ from twisted.internet.defer import DeferredList, ensureDeferred
 from demo.behaviours import steady
 from demo.origin import OriginThread
 from scrapy_hostgate.checks import HostGateSettingsError
+from scrapy_hostgate.fleet.join import open_fleet
 from scrapy_hostgate.fleet.protocol import Bounds, FleetError, Talk, Told
 from scrapy_hostgate.fleet.redisfleet import RedisFleet
 
@@ -305,6 +306,25 @@ async def test_what_is_no_fleet_url(url: str) -> None:
     """One error that names the setting and what is allowed."""
     with pytest.raises(HostGateSettingsError, match=r"HOSTGATE_FLEET_URL.* must be a URL"):
         await crawl([], fleet(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:{SECRET}/x@127.0.0.1:6379/0",
+        f"redis://:{SECRET}#x@127.0.0.1:6379/0",
+        f"redis://someone:{SECRET}?x@127.0.0.1:6379/0",
+        f"redis://:{SECRET}",
+        f"redis://someone:{SECRET}",
+        f"http://someone:{SECRET}/x@127.0.0.1",
+        f"redis://someone:{SECRET}@127.0.0.1:6379/0?nonsense=1",
+    ],
+)
+def test_an_error_about_a_url_shows_no_password(url: str) -> None:
+    """Not even where a password that is not encoded makes the URL another one."""
+    with pytest.raises(HostGateSettingsError, match="must be a URL") as caught:
+        open_fleet("HOSTGATE_FLEET_URL", url, 0.5)
+    assert SECRET not in str(caught.value)
 
 
 def test_a_fleet_needs_asyncio() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -26,14 +27,19 @@ SCHEMES = {
 MAX_CONNECTIONS = 32
 
 
+_NODE = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d*)?")
+
+
 def redacted(url: str) -> str:
     """Where the server is: no user, no password, no query."""
-    try:
-        parts = urlsplit(url)
-        hosts = parts.netloc.rpartition("@")[2]
-        return urlunsplit((parts.scheme, hosts, parts.path, "", ""))
-    except ValueError:
+    scheme, _, rest = url.partition("://")
+    # By the last @, whatever a URL's grammar says: a password may hold a / that nobody encoded.
+    where = re.split("[?#]", rest.rpartition("@")[2])[0]
+    nodes, slash, path = where.partition("/")
+    if nodes and not all(_NODE.fullmatch(node) for node in nodes.split(",")):
+        # Without a host what stands there may be a password.
         return "an unreadable URL"
+    return f"{scheme}://{nodes}{slash}{path}"
 
 
 def connect(url: str, timeout_s: float) -> Any:
@@ -101,10 +107,18 @@ def refuses(url: str, timeout_s: float) -> str | None:
 
 def _parts(url: str) -> SplitResult:
     parts = urlsplit(url)
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise ValueError("a / ? # or @ in a user name or password must be percent-encoded")
     if parts.scheme not in SCHEMES:
         raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}")
     if not parts.netloc and parts.scheme != "unix":
         raise ValueError("a host is missing")
+    if not parts.scheme.endswith("sentinel"):
+        try:
+            parts.port  # noqa: B018
+        except ValueError:
+            # Python's own words show what stands in its place: of a typing error, a password.
+            raise ValueError("the port is not a number") from None
     return parts
 
 

@@ -65,7 +65,8 @@ def open_fleet(where: str, url: str, timeout_s: float) -> Fleet:
         refusal = connect.refuses(url, timeout_s)
         if refusal is None:
             return RedisFleet(url, timeout_s)
-    except ValueError as error:
+    # redis-py says of an option that it does not know only that it is an unexpected argument.
+    except (ValueError, TypeError) as error:
         schemes = ", ".join(("memory", *connect.SCHEMES))
         raise HostGateSettingsError(
             f"{where} is {connect.redacted(url)!r}, but must be a URL with one of the schemes "
