@@ -250,6 +250,9 @@ def test_a_fleet_without_memory_is_told_what_it_was(make_fleet: Callable[[], Fle
         assert why(told, "a:2") is Why.LIMIT
         other = await fleet.talk(HOST, said("b", known=replace(known, epoch=3, limit=4)))
         assert (other.epoch, other.limit) == (7, 1)
+        # Who comes later may have heard more; a wider limit is not taken on its word.
+        later = await fleet.talk(HOST, said("c", known=replace(known, epoch=9, limit=4)))
+        assert (later.epoch, later.limit, later.lesson) == (9, 1, "x")
 
     run(make_fleet, work)
 
@@ -296,8 +299,9 @@ def test_whose_turn_it_is_is_woken(make_fleet: Callable[[], Fleet]) -> None:
         woken: list[tuple[str, str]] = []
         heard = asyncio.Event()
 
-        def wake_of(worker: str) -> Callable[[str], None]:
-            def wake(host: str) -> None:
+        def wake_of(worker: str) -> Callable[[str, float], None]:
+            def wake(host: str, after_s: float) -> None:
+                assert after_s == 0
                 woken.append((worker, host))
                 heard.set()
 
@@ -317,6 +321,54 @@ def test_whose_turn_it_is_is_woken(make_fleet: Callable[[], Fleet]) -> None:
         for listener in listeners:
             listener.cancel()
         await asyncio.gather(*listeners, return_exceptions=True)
+
+    run(make_fleet, work)
+
+
+def test_nobody_is_woken_when_there_is_no_more_room(make_fleet: Callable[[], Fleet]) -> None:
+    """Workers that wait for their time do not wake each other; an end says when the turn comes."""
+
+    async def work(fleet: Fleet) -> None:
+        woken: list[float] = []
+        heard = asyncio.Event()
+
+        def wake(host: str, after_s: float) -> None:
+            woken.append(after_s)
+            heard.set()
+
+        listener = asyncio.ensure_future(fleet.listen("b", wake))
+        spaced = Bounds(rate_s=3)
+        await fleet.talk(HOST, said("a", asks=("a:1",), bounds=spaced))
+        for _ in range(3):
+            for worker in "bc":
+                told = await fleet.talk(HOST, said(worker, asks=(f"{worker}:1",), bounds=spaced))
+                assert why(told, f"{worker}:1") is Why.SPACING
+        await asyncio.sleep(0.1)
+        assert not woken
+        await fleet.talk(HOST, said("a", ended=("a:1",), bounds=spaced))
+        await asyncio.wait_for(heard.wait(), 5)
+        assert len(woken) == 1
+        assert 1 < woken[0] <= 3
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
+
+    run(make_fleet, work)
+
+
+def test_nobody_passes_a_first_one_that_waits_for_its_time(
+    make_fleet: Callable[[], Fleet],
+) -> None:
+    """A worker with a longer delay of its own does not starve among others that have none."""
+
+    async def work(fleet: Fleet) -> None:
+        await fleet.talk(HOST, said("a", asks=("a:1",)))
+        slow = said("b", asks=("b:1",), bounds=Bounds(spacing_s=0.3))
+        told = await fleet.talk(HOST, slow)
+        assert not granted(await fleet.talk(HOST, said("a", ended=("a:1",), asks=("a:2",))))
+        await asyncio.sleep(after_s(told, "b:1") + 0.01)
+        assert granted(await fleet.talk(HOST, slow))
+        await asyncio.sleep(0.31)
+        assert granted(await fleet.talk(HOST, said("a", asks=("a:2",))))
 
     run(make_fleet, work)
 

@@ -10,6 +10,18 @@ local function limit_here()
   return math.min(state.limit, bounds.ceiling)
 end
 
+-- When time allows the next departure, places or not.
+local function free_at()
+  local at = state.not_before
+  if state.departed_at > 0 then
+    at = math.max(at, state.departed_at + bounds.spacing)
+  end
+  if bounds.rate > 0 then
+    at = math.max(at, state.tat - (bounds.burst - 1) * bounds.rate)
+  end
+  return at
+end
+
 local function grant(id)
   redis.call('ZREM', QUEUE, id)
   redis.call('ZREM', ALIVE, id)
@@ -43,32 +55,42 @@ local function admit(id)
   if state.pause_until > now then
     return queue_up(id, state.pause_until - now, 'pause')
   end
-  if in_flight() + ahead >= limit_here() then
-    -- If a lease lapses, nobody tells; so ask then, at the latest.
-    local first = redis.call('ZRANGE', PERMITS, 0, 0, 'WITHSCORES')
-    local lapse = first[2] and tonumber(first[2]) - now + SOON or bounds.wait
-    return queue_up(id, lapse, 'limit')
-  end
-  local free_at = state.not_before
-  if state.departed_at > 0 then
-    free_at = math.max(free_at, state.departed_at + bounds.spacing)
-  end
-  if bounds.rate > 0 then
-    free_at = math.max(free_at, state.tat - (bounds.burst - 1) * bounds.rate)
-  end
-  if free_at <= now then
+  local at, step = free_at(), math.max(bounds.spacing, bounds.rate)
+  local places = limit_here() - in_flight()
+  -- Nobody passes a first one that waits only for its time: it would wait for ever.
+  local first = redis.call('ZRANGE', QUEUE, 0, 0)[1]
+  if at <= now and ahead < places and (ahead == 0 or state.turn ~= first) then
     return grant(id)
   end
-  return queue_up(id, free_at - now + ahead * math.max(bounds.spacing, bounds.rate), 'spacing')
+  if at > now or (step > 0 and places > 0) then
+    if ahead == 0 then
+      state.turn = id
+    end
+    -- Also where no place is free yet: nobody tells when it is only time that is missing.
+    return queue_up(id, math.max(0, at - now) + ahead * step, 'spacing')
+  end
+  -- If a lease lapses, nobody tells; so ask then, at the latest.
+  local lapsing = redis.call('ZRANGE', PERMITS, 0, 0, 'WITHSCORES')
+  local lapse = lapsing[2] and tonumber(lapsing[2]) - now + SOON or bounds.wait
+  return queue_up(id, lapse, 'limit')
 end
 
--- Tell those whose turn it is. Who waits for a time knows it already.
-local function wake_first(prefix)
-  local free = limit_here() - in_flight()
-  if free <= 0 or state.pause_until > now or state.not_before > now then
+-- Tell those whose turn it is, and when, if there is more room than before. Those who have just
+-- asked know it already.
+local function wake_first(asked, prefix)
+  local free = state.limit - in_flight()
+  if not opened or free <= 0 then
     return
   end
-  for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, free - 1)) do
-    redis.call('PUBLISH', prefix .. string.match(id, '^(.*):'), said.host)
+  local knows = {}
+  for _, id in ipairs(asked) do
+    knows[id] = true
+  end
+  local after, step = math.max(0, state.pause_until - now, free_at() - now), math.max(bounds.spacing, bounds.rate)
+  for place, id in ipairs(redis.call('ZRANGE', QUEUE, 0, free - 1)) do
+    if not knows[id] then
+      local word = string.format('%.1f %s', after + (place - 1) * step, said.host)
+      redis.call('PUBLISH', prefix .. string.match(id, '^(.*):'), word)
+    end
   end
 end

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scrapy_hostgate.controller import Decision, Reason
@@ -83,8 +83,9 @@ class HostLink:
     """The fleet's say over one gate. See :class:`scrapy_hostgate.gate.Admission`."""
 
     # All mutable state: asks not yet granted, by when to ask again; tickets in hand; leases in
-    # flight, by how long they are valid; what has still to be told; what was last heard; the one
-    # exchange under way and the one timer.
+    # flight, by how long they are valid; what has still to be told; which leases of a time alone
+    # were told without an answer yet; what was last heard; the one exchange under way, and what a
+    # wake-up said meanwhile; and the one timer.
     def __init__(
         self,
         worker: Worker,
@@ -103,12 +104,14 @@ class HostLink:
         self._tickets: list[_Ticket] = []
         self._held: dict[str, float] = {}
         self._ended: list[str] = []
+        self._unheard: set[str] = set()
         self._change: Change | None = None
         self._refusals_told = gate.refusals
         self._pause_known = -math.inf
         self._known: Known | None = None
         self._offset_s = 0.0
         self._talked_at = -math.inf
+        self._woken_for = math.inf
         self._exchange: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._closed = False
@@ -149,18 +152,20 @@ class HostLink:
 
     def left(self, permit: Permit) -> None:
         lease, permit.lease = permit.lease, None
-        if lease is not None and self._held.pop(lease) != UNTOLD:
+        if lease is not None and (self._held.pop(lease) != UNTOLD or lease in self._unheard):
             self._ended.append(lease)
         self.talk()
 
     def decided(self, decision: Decision) -> None:
-        refused = decision.reason is Reason.REFUSED
-        epoch = decision.epoch - 1
-        if self._change is not None:
-            # Nobody has heard of the one before yet; this one stands for both.
-            refused, epoch = refused or self._change.refused, self._change.epoch
         lesson = json.dumps(self.gate.lesson(self._clock(), self._offset_s))
-        self._change = Change(epoch, decision.limit_to, decision.reason.value, refused, lesson)
+        change = Change(
+            decision.epoch - 1,
+            decision.limit_to,
+            decision.reason.value,
+            decision.reason is Reason.REFUSED,
+            lesson,
+        )
+        self._change = _both(self._change, change)
         self.talk()
 
     # -- the exchange ----------------------------------------------------------------------------
@@ -170,12 +175,14 @@ class HostLink:
         if self._exchange is None and not self._closed and not self._worker.alone:
             self._exchange = asyncio.ensure_future(self._talk_all())
 
-    def woken(self) -> None:
-        """It may be our turn."""
-        now = self._clock()
-        for ask in self._asks:
-            self._asks[ask] = now
-        self.talk()
+    def woken(self, after_s: float) -> None:
+        """It may be our turn in so many seconds."""
+        at = self._clock() + after_s
+        self._woken_for = min(self._woken_for, at)
+        for ask, due in self._asks.items():
+            self._asks[ask] = min(due, at)
+        if self._exchange is None:
+            self._set_timer()
 
     def beat(self, older_than_s: float) -> None:
         """Renew the leases in flight if nothing was said for so long."""
@@ -191,9 +198,8 @@ class HostLink:
 
     def rejoin(self) -> None:
         """The fleet is back: tell it first what is in flight here."""
-        self._talked_at = -math.inf
-        if self._held or self._to_tell() or self.gate.waiting:
-            self.talk()
+        self._talked_at = self._pause_known = -math.inf
+        self.talk()
 
     async def close(self) -> None:
         """Say the last word: nothing is held or asked for here any more."""
@@ -223,14 +229,18 @@ class HostLink:
         said = self._say()
         ended, self._ended = self._ended, []
         change, self._change = self._change, None
+        self._unheard.update(lease for lease in said.held if self._held[lease] == UNTOLD)
         self._talked_at = sent_at = self._clock()
+        self._woken_for = math.inf
         try:
             told = await asyncio.wait_for(
                 self._worker.fleet.talk(self.gate.key, said), self._worker.timeout_s
             )
         except (FleetError, asyncio.TimeoutError) as error:
             self._ended = ended + self._ended
-            self._change = self._change or change
+            self._change = _both(change, self._change)
+            if said.pause_s:
+                self._pause_known = -math.inf
             silent = f"no answer within {self._worker.timeout_s:g} s"
             self._worker.lost(error if isinstance(error, FleetError) else FleetError(silent))
             return False
@@ -249,9 +259,13 @@ class HostLink:
 
     def _has_to_talk(self) -> bool:
         now = self._clock()
-        renew = bool(self._held) and self._talked_at == -math.inf
+        renew = self._talked_at == -math.inf and (bool(self._held) or self._taught(now))
         asks = self._wanted() > len(self._asks) or any(due <= now for due in self._asks.values())
         return renew or asks or self._wanted() < len(self._asks) or self._to_tell()
+
+    def _taught(self, now: float) -> bool:
+        """Whether the fleet would want to hear from us what it once knew."""
+        return self._known is not None and self.gate.controller.troubled(now)
 
     def _wanted(self) -> int:
         """How many asks should be out: no more than could depart here at once."""
@@ -294,7 +308,8 @@ class HostLink:
         now = self._clock()
         self._offset_s = told.now_s - now
         self._known = Known(told.epoch, told.limit, told.reason, told.lesson)
-        lost = told.lost - sum(self._held.get(lease) == UNTOLD for lease in said.held)
+        lost = told.lost - len(self._unheard.intersection(said.held))
+        self._unheard.clear()
         if lost > 0:
             self._worker.leases_lost(self.gate, lost)
         for lease in said.held:
@@ -311,7 +326,8 @@ class HostLink:
                 self._tickets.append(_Ticket(ask, valid_until, answer.in_flight))
             elif ask in self._asks:
                 late = self._uniform(0, JITTER) if answer.why is Why.LIMIT else 0.0
-                self._asks[ask] = now + answer.after_s * (1 + late)
+                # A wake-up may have overtaken the answer that it is news to.
+                self._asks[ask] = min(now + answer.after_s * (1 + late), self._woken_for)
         self.gate.semaphore.reconsider()
         self._give_back_tickets()
 
@@ -321,34 +337,31 @@ class HostLink:
         if self._change is not None:
             # We have decided again meanwhile, on top of what was just heard or of nothing.
             if said.change is None or told.changed:
-                self._change = Change(
-                    told.epoch,
-                    self._change.limit,
-                    self._change.reason,
-                    self._change.refused,
-                    self._change.lesson,
-                )
+                self._change = replace(self._change, epoch=told.epoch)
                 return
             self._change = None
         if said.change is not None and told.changed:
             controller.epoch = told.epoch
             return
-        if told.epoch == controller.epoch and said.change is None:
+        # The first worker to come may have begun lower than we would.
+        same = told.epoch == controller.epoch and told.limit >= controller.limit
+        if same and said.change is None:
             return
         try:
             reason = Reason(told.reason)
         except ValueError:
             reason = Reason.RESIZED
-        decision = self.gate.adopt(self._lesson(told, now), told.limit, told.epoch, reason)
-        self._worker.adopted(self.gate, decision)
-
-    def _lesson(self, told: Told, now: float) -> Saved:
         try:
             values = json.loads(told.lesson) if told.lesson else {}
-            lesson = Saved(values, now=now, offset_s=self._offset_s)
+            decision = self._adopt(values, told, now, reason)
         except ValueError:
-            lesson = Saved({}, now=now, offset_s=self._offset_s)
-        return lesson
+            # Of another version of this package, perhaps: the limit holds without its grounds.
+            decision = self._adopt({}, told, now, reason)
+        self._worker.adopted(self.gate, decision)
+
+    def _adopt(self, lesson: object, told: Told, now: float, reason: Reason) -> Decision:
+        saved = Saved(lesson, now=now, offset_s=self._offset_s)
+        return self.gate.adopt(saved, told.limit, told.epoch, reason)
 
     def _give_back_tickets(self) -> None:
         """What nobody uses at once is for others: nothing is held while waiting."""
@@ -378,3 +391,10 @@ class HostLink:
         bounds = self._worker.bounds(gate)
         interval_s = max(bounds.spacing_s, bounds.rate_s)
         return max(now, gate.pacer.last_departure + interval_s * self._worker.workers)
+
+
+def _both(first: Change | None, then: Change | None) -> Change | None:
+    """What stands for two decisions of which nobody has heard yet."""
+    if first is None or then is None:
+        return first or then
+    return replace(then, epoch=first.epoch, refused=first.refused or then.refused)

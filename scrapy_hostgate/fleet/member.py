@@ -168,16 +168,20 @@ class FleetMember:
 
     async def _listen(self) -> None:
         while True:
+            began = self._clock()
             try:
                 await self.fleet.listen(self.name, self._woken)
             except FleetError:
-                # Whoever waits asks again by itself; being woken only makes it sooner.
+                # Whoever waits asks again by itself; being woken only makes it sooner. But a server
+                # that has hung up may have been started anew, sooner than anybody asked it.
+                if not self.alone and self._clock() - began > RETRY_S:
+                    self._be_wary()
                 await asyncio.sleep(self._retry_s())
 
-    def _woken(self, host: str) -> None:
+    def _woken(self, host: str, after_s: float) -> None:
         link = self._links.get(host)
         if link is not None:
-            link.woken()
+            link.woken(after_s)
 
     async def _beat(self) -> None:
         period_s = self._rules.lease_s / BEATS_PER_LEASE
@@ -198,6 +202,10 @@ class FleetMember:
         self.alone = False
         self._stats.fleet_found()
         self._log(logging.INFO, "the fleet can be asked again")
+        self._be_wary()
+
+    def _be_wary(self) -> None:
+        """The fleet may have forgotten everything: say first what is in flight here."""
         self._stop_wary_timer()
         self._wary_timer = self._call_later(min(WARY_S, self._rules.lease_s), self._trusting)
         for link in list(self._links.values()):

@@ -43,6 +43,8 @@ class _Host:
     """Theoretical arrival time of the rate."""
     departed_at: float = 0.0
     not_before: float = 0.0
+    turn: str = ""
+    """The ask that is first in the queue and waits only for its time."""
     gone_at: float = 0.0
     """When all of this is forgotten."""
     permits: dict[str, float] = field(default_factory=dict)
@@ -67,14 +69,14 @@ class MemoryFleet:
         now = self._clock()
         shared = self._shared(host, said, now)
         bounds = said.bounds
-        _forget_lapsed(shared, now)
+        opened = _forget_lapsed(shared, now)
         lost = sum(permit not in shared.permits for permit in said.held)
         for permit in said.held:
             shared.permits[permit] = now + bounds.lease_s
             shared.queue.pop(permit, None)
         for permit in said.ended:
-            shared.permits.pop(permit, None)
-            shared.queue.pop(permit, None)
+            for table in (shared.permits, shared.queue):
+                opened = table.pop(permit, None) is not None or opened
         shared.bounds = bounds
         shared.workers[said.worker] = now + 2 * bounds.lease_s
         shared.refusals += said.refusals
@@ -84,11 +86,13 @@ class MemoryFleet:
         if changed:
             assert said.change is not None
             shared.epoch += 1
+            opened = opened or said.change.limit > shared.limit
             shared.limit, shared.reason = said.change.limit, said.change.reason
             shared.lesson = said.change.lesson
             shared.incidents += said.change.refused
         answers = {ask: _answer(shared, ask, bounds, now) for ask in said.asks}
-        self._wake_first(host, shared, bounds, now)
+        if opened:
+            self._wake_first(host, shared, said, now)
         shared.gone_at = now + bounds.ttl_s + max(0.0, shared.pause_until - now)
         return Told(
             now_s=now,
@@ -150,20 +154,29 @@ class MemoryFleet:
             self._forget_gone(now)
             known = said.known if said.known.epoch else Known(0, said.bounds.start)
             shared = self._hosts[name] = _Host(known.epoch, known.limit, known.reason, known.lesson)
+        known = said.known
+        if known.reason and known.epoch > shared.epoch:
+            # Memory was lost, and somebody who knew less, or nothing, came first.
+            if known.limit <= shared.limit:
+                shared.limit, shared.reason, shared.lesson = (
+                    known.limit,
+                    known.reason,
+                    known.lesson,
+                )
+            shared.epoch = known.epoch
         return shared
 
     def _forget_gone(self, now: float) -> None:
         self._hosts = {name: host for name, host in self._hosts.items() if host.gone_at > now}
 
-    def _wake_first(self, name: str, shared: _Host, bounds: Bounds, now: float) -> None:
-        """Wake whose turn it is. Those who wait for a time know it already."""
-        free = min(shared.limit, bounds.ceiling) - len(shared.permits)
-        if free <= 0 or shared.pause_until > now or shared.not_before > now:
-            return
-        for ask in list(shared.queue)[:free]:
+    def _wake_first(self, name: str, shared: _Host, said: Talk, now: float) -> None:
+        """Tell those whose turn it is, and when. Those who have just asked know it already."""
+        free = max(0, shared.limit - len(shared.permits))
+        after_s = max(0.0, shared.pause_until - now, _free_at(shared, said.bounds) - now)
+        for place, ask in enumerate(list(shared.queue)[:free]):
             wake = self._listeners.get(worker_of(ask))
-            if wake is not None:
-                wake(name)
+            if wake is not None and ask not in said.asks:
+                wake(name, after_s + place * _step_s(said.bounds))
 
 
 def worker_of(ask: str) -> str:
@@ -171,10 +184,13 @@ def worker_of(ask: str) -> str:
     return ask.rpartition(":")[0]
 
 
-def _forget_lapsed(shared: _Host, now: float) -> None:
+def _forget_lapsed(shared: _Host, now: float) -> bool:
+    """Return whether somebody who waits may have more room now."""
+    before = len(shared.permits) + len(shared.queue)
     for table in (shared.permits, shared.queue, shared.workers):
         for name in [name for name, until in table.items() if until <= now]:
             del table[name]
+    return len(shared.permits) + len(shared.queue) < before
 
 
 def _pause(shared: _Host, now: float, pause_s: float) -> None:
@@ -191,26 +207,39 @@ def _answer(shared: _Host, ask: str, bounds: Bounds, now: float) -> Granted | As
         # The answer to an earlier call was lost.
         shared.permits[ask] = now + bounds.lease_s
         return Granted(len(shared.permits))
-    limit = min(shared.limit, bounds.ceiling)
+    places = min(shared.limit, bounds.ceiling) - len(shared.permits)
     ahead = _place(shared, ask)
+    at, step_s = _free_at(shared, bounds), _step_s(bounds)
+    # Nobody passes a first one that waits only for its time: it would wait for ever.
+    passes = bool(ahead) and shared.turn == next(iter(shared.queue))
     if shared.pause_until > now:
         answer = AskAgain(shared.pause_until - now, Why.PAUSE)
-    elif len(shared.permits) + ahead >= limit:
+    elif at <= now and ahead < places and not passes:
+        return _grant(shared, ask, bounds, now)
+    elif at > now or (step_s and places > 0):
+        if not ahead:
+            shared.turn = ask
+        # Also where no place is free yet: nobody tells when it is only time that is missing.
+        answer = AskAgain(max(0.0, at - now) + ahead * step_s, Why.SPACING)
+    else:
         # If a lease lapses, nobody tells; so ask then, at the latest.
         lapse_s = min(shared.permits.values(), default=now) - now + _SOON_S
         answer = AskAgain(lapse_s if shared.permits else bounds.wait_s, Why.LIMIT)
-    else:
-        free_at = max(
-            shared.not_before,
-            shared.departed_at + bounds.spacing_s if shared.departed_at else 0.0,
-            shared.tat - (bounds.burst - 1) * bounds.rate_s if bounds.rate_s else 0.0,
-        )
-        if free_at <= now:
-            return _grant(shared, ask, bounds, now)
-        turn_s = ahead * max(bounds.spacing_s, bounds.rate_s)
-        answer = AskAgain(free_at - now + turn_s, Why.SPACING)
     shared.queue[ask] = now + 2 * bounds.wait_s
     return replace(answer, after_s=min(answer.after_s, bounds.wait_s))
+
+
+def _free_at(shared: _Host, bounds: Bounds) -> float:
+    """When time allows the next departure, places or not."""
+    return max(
+        shared.not_before,
+        shared.departed_at + bounds.spacing_s if shared.departed_at else 0.0,
+        shared.tat - (bounds.burst - 1) * bounds.rate_s if bounds.rate_s else 0.0,
+    )
+
+
+def _step_s(bounds: Bounds) -> float:
+    return max(bounds.spacing_s, bounds.rate_s)
 
 
 def _place(shared: _Host, ask: str) -> int:

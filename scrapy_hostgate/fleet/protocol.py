@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-Wake = Callable[[str], None]
-"""Called with a host key when somebody of this worker should ask there again."""
+Wake = Callable[[str, float], None]
+"""Called with a host key when somebody of this worker should ask there again in so many seconds."""
 
 
 class FleetError(Exception):

@@ -121,7 +121,9 @@ class RedisFleet:
             async for message in pubsub.listen():
                 if message["type"] == "message":
                     data = message["data"]
-                    wake(data.decode() if isinstance(data, bytes) else data)
+                    text = data.decode() if isinstance(data, bytes) else data
+                    after_ms, _, host = text.partition(" ")
+                    wake(host, float(after_ms) / 1000)
         except (RedisError, OSError, ValueError) as error:
             raise self._failed(error) from None
         finally:

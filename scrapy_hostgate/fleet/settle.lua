@@ -17,8 +17,9 @@ end
 
 local function release(ended)
   for _, id in ipairs(ended) do
-    redis.call('ZREM', PERMITS, id)
-    redis.call('ZREM', QUEUE, id)
+    if redis.call('ZREM', PERMITS, id) + redis.call('ZREM', QUEUE, id) > 0 then
+      opened = true
+    end
     redis.call('ZREM', ALIVE, id)
   end
 end
@@ -41,6 +42,7 @@ local function change(wanted)
     return false
   end
   state.epoch = state.epoch + 1
+  opened = opened or wanted.limit > state.limit
   state.limit, state.reason, state.lesson = wanted.limit, wanted.reason, wanted.lesson
   if wanted.refused then
     state.incidents = state.incidents + 1

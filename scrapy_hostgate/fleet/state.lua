@@ -8,6 +8,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 100) / 10
 
 local state = {}
+-- Whether somebody who waits may have more room now than before.
+local opened = false
 local NUMBERS = { 'epoch', 'limit', 'refusals', 'incidents', 'pause_until', 'tat', 'departed_at', 'not_before' }
 
 local function load_state()
@@ -25,12 +27,19 @@ local function load_state()
   for _, name in ipairs(NUMBERS) do
     state[name] = tonumber(state[name]) or 0
   end
+  if said.known.reason ~= '' and said.known.epoch > state.epoch then
+    -- Redis has lost its memory, and somebody who knew less, or nothing, came first.
+    if said.known.limit <= state.limit then
+      state.limit, state.reason, state.lesson = said.known.limit, said.known.reason, said.known.lesson
+    end
+    state.epoch = said.known.epoch
+  end
 end
 
 local function forget_lapsed()
-  redis.call('ZREMRANGEBYSCORE', PERMITS, '-inf', now)
   redis.call('ZREMRANGEBYSCORE', WORKERS, '-inf', now)
   local silent = redis.call('ZRANGEBYSCORE', ALIVE, '-inf', now)
+  opened = redis.call('ZREMRANGEBYSCORE', PERMITS, '-inf', now) + #silent > 0
   for _, ask in ipairs(silent) do
     redis.call('ZREM', QUEUE, ask)
     redis.call('ZREM', ALIVE, ask)
@@ -38,7 +47,9 @@ local function forget_lapsed()
 end
 
 local function store_state()
-  local fields = { 'host', said.host, 'reason', state.reason, 'lesson', state.lesson }
+  local fields = {
+    'host', said.host, 'reason', state.reason, 'lesson', state.lesson, 'turn', state.turn or '',
+  }
   -- For people only: workers go by their own.
   for _, name in ipairs({ 'start', 'ceiling' }) do
     fields[#fields + 1] = name

@@ -11,7 +11,7 @@ local answers = {}
 for i, id in ipairs(said.asks) do
   answers[i] = admit(id)
 end
-wake_first(ARGV[2])
+wake_first(said.asks, ARGV[2])
 store_state()
 return cjson.encode({
   now = now,
