@@ -103,6 +103,30 @@ def steady(latency: float) -> Behaviour:
     return lambda number, arrival, now: reply
 
 
+def site(pages: int, latency: float, links: int = 4) -> Behaviour:
+    """Sections of linked pages: ``/NAME/1`` to ``/NAME/pages`` for any name, each after ``latency``
+    seconds; all else is 404.
+
+    Each page links to ``links`` others that only it links to, as far as there are so many, and back
+    to the first.
+    """
+
+    def behave(number: int, arrival: Arrival, now: float) -> Reply:
+        _, _, page_number = arrival.path.rpartition("/")
+        if not (page_number.isascii() and page_number.isdecimal()):
+            return Reply(status=404)
+        this = int(page_number)
+        if not 1 <= this <= pages:
+            return Reply(status=404)
+        first = links * (this - 1) + 2
+        others = [1, *range(first, min(first + links, pages + 1))]
+        anchors = "".join(f'<a href="{other}">{other}</a> ' for other in others)
+        html = f"<!doctype html><html><head><title>Page {this}</title></head><body>{anchors}"
+        return Reply(delay=latency, body=f"{html}</body></html>\n".encode())
+
+    return behave
+
+
 def tarpit(latency: float = 15.0) -> Behaviour:
     """Answer 200, but keep every client waiting ``latency`` seconds."""
     return steady(latency)

@@ -36,6 +36,7 @@ from .behaviours import (
     ratelimit_headers,
     refuse_above,
     scripted,
+    site,
     steady,
     tarpit,
     x_ratelimit_headers,
@@ -162,6 +163,7 @@ class _Kind:
 _KINDS: dict[str, _Kind] = {
     "query": _Kind(lambda: query_controls),
     "steady": _Kind(steady, {"latency": _SECONDS}),
+    "site": _Kind(site, {"pages": _whole(1), "latency": _SECONDS}, {"links": _whole(1)}),
     "tarpit": _Kind(tarpit, {}, {"latency": _SECONDS}),
     "refuse_above": _Kind(
         refuse_above,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 # This one line is all that an existing project needs. From here on every host starts with two
@@ -19,6 +20,11 @@ HOSTGATE_HOSTS: dict[str, dict[str, Any]] = {
     "127.0.0.12": {"concurrency": 4, "reason": "its owner said that it bears four at a time"},
 }
 
+# Where the processes of a fleet meet, e.g. redis://127.0.0.1:6379/0; not set: each for itself. It
+# comes from the environment because a command line, where others can read it, is no place for a
+# password.
+HOSTGATE_FLEET_URL = os.environ.get("HOSTGATE_FLEET_URL", "")
+
 # Who you are and where a host's owner can complain. Put your own page here before you crawl.
 USER_AGENT = "hostgate-demo (+https://example.org/bot)"
 ROBOTSTXT_OBEY = True
@@ -28,7 +34,7 @@ ROBOTSTXT_OBEY = True
 BOT_NAME = "demo"
 SPIDER_MODULES = ["demo.spiders"]
 NEWSPIDER_MODULE = "demo.spiders"
-COMMANDS_MODULE = "demo.commands"  # "scrapy crawl" with an exit status
+COMMANDS_MODULE = "demo.commands"  # "scrapy crawl" with an exit status, and "scrapy fleet"
 
 # At INFO the gate says one line for every change of a limit. Scrapy says some forty about its own
 # start and end, among which those would be lost: delete the loop to see them. Warnings and errors
