@@ -71,12 +71,11 @@ class RedisProcess:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C in the terminal is not for the server
         )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not answers(self.port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise RuntimeError(f"{self._path} does not answer on port {self.port}")
-            time.sleep(0.02)
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def kill(self) -> None:
@@ -90,6 +89,14 @@ class RedisProcess:
         """End it and remove its folder."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait_until_it_answers(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not answers(self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self._path} does not answer on port {self.port}")
+            time.sleep(0.02)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -77,12 +78,15 @@ class Workers:
         for process in running:
             process.terminate()  # an orderly end: it gives back what it holds
         deadline = time.monotonic() + END_TIMEOUT_S
-        for process in running:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        try:
+            for process in running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        finally:  # reached at once by a second Ctrl-C
+            for process in running:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
 
     def _log(self, number: int) -> Path:
         return self._folder / f"worker-{number}.log"

@@ -100,6 +100,8 @@ def _run(opts: argparse.Namespace) -> int:
         environment = {URL_VARIABLE: url}
         bound = {"concurrency": opts.bound, "max_concurrency": opts.bound, "reason": "our own"}
         shared = ["-s", f"HOSTGATE_HOSTS={json.dumps({HOST: bound})}", "-s", "HTTPPROXY_ENABLED=0"]
+        # What one run taught about the host is not for the next, which may have another bound.
+        shared += ["-s", "HOSTGATE_FLEET_TTL=30"]
         if opts.queue:
             environment["SCRAPY_SETTINGS_MODULE"] = "demo.queue_settings"
             shared += stack.enter_context(_queue(url))
