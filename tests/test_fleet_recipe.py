@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -107,6 +108,22 @@ def test_the_verdict_is_the_hosts() -> None:
     assert not replace(good, record=broken).complete
     again = HostRecord("h", [*record.arrivals, arrival("/all/1", 2)], peak=2)
     assert replace(good, record=again).asked_again == 1
+
+
+def test_the_benchmark_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peak beside the bound, a missing page, an unfair share, a waste of time."""
+    monkeypatch.setattr(sys, "path", [str(PROJECT.parent / "benchmarks"), *sys.path])
+    fleet = importlib.import_module("fleet")
+    requests = [(f"/{n % 6}/{n // 6}", 10 + n // 2 * 0.1) for n in range(120)]
+    arrivals = [arrival(path, 1, at=at, ended=at + 0.1) for path, at in requests]
+    good = fleet.judge(HostRecord("h", arrivals, peak=2), 2, 1, 240)
+    assert good["wall_s"] == pytest.approx(6)
+    assert good["trips"] == 2
+    assert fleet.failures([good]) == []
+    for wrong in ({"peak": 3}, {"peak": 1}, {"pages": 119}, {"wall_s": 7.9}):
+        assert len(fleet.failures([good | wrong])) == 1
+    assert len(fleet.failures([good | {"shares": [0.3, 0.14, 0.14, 0.14, 0.14, 0.14]}])) == 1
+    assert fleet.failures([good | {"wall_s": 7.7}]) == []
 
 
 def test_the_site_links_every_page_once() -> None:
