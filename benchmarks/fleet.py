@@ -193,18 +193,18 @@ def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
     return failed
 
 
-def bound_table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        "| bound | run | peak | pages | seconds | ideal | share of the first 60 | round trips |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        lines.append(
-            f"| {row['bound']} | {row['run']} | {row['peak']} | {row['pages']} of {row['asked']} "
-            f"| {row['wall_s']:.2f} | {row['ideal_s']:.1f} "
-            f"| {min(row['shares']):.0%} to {max(row['shares']):.0%} | {row['trips']:.2f} |"
-        )
-    return "\n".join(lines)
+BOUND_HEAD = (
+    "\n| bound | run | peak | pages | seconds | ideal | share of the first 60 | round trips |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def bound_line(row: dict[str, Any]) -> str:
+    return (
+        f"| {row['bound']} | {row['run']} | {row['peak']} | {row['pages']} of {row['asked']} "
+        f"| {row['wall_s']:.2f} | {row['ideal_s']:.1f} "
+        f"| {min(row['shares']):.0%} to {max(row['shares']):.0%} | {row['trips']:.2f} |"
+    )
 
 
 # --- admissions ---------------------------------------------------------------------------------
@@ -317,10 +317,11 @@ def main() -> int:
     with RedisProcess() as server:
         print(f"Scrapy {scrapy.__version__}, Redis {version(server.url)}", flush=True)
         if options.only != "admissions":
+            print(BOUND_HEAD, flush=True)
             for bound in map(int, options.bounds.split(",")):
                 for run in range(1, options.runs + 1):
                     rows.append(measure_bound(server.url, bound, run))
-            print(f"\n{bound_table(rows)}", flush=True)
+                    print(bound_line(rows[-1]), flush=True)
         if options.only != "bound":
             for own in (False, True):
                 admissions.append(measure_admissions(server.url, options.seconds, own=own))
