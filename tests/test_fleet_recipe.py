@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 from redis_server import RedisServer
+from scrapy import Request
+from scrapy.statscollectors import DummyStatsCollector
+from scrapy.utils.test import get_crawler
 
 from demo import redis_process
 from demo.fleet_report import AGENT, FleetReport
@@ -87,6 +90,35 @@ def children_of(pid: int) -> list[int]:
     if not listing.exists():
         pytest.skip("the children of a process are listed on Linux only")
     return [int(child) for child in listing.read_text().split()]
+
+
+def test_a_worker_stays_until_the_queue_has_stayed_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty look is not the end; what comes meanwhile begins the wait anew."""
+    shared_queue = pytest.importorskip("demo.shared_queue")
+    now = 100.0
+    monkeypatch.setattr(shared_queue.time, "monotonic", lambda: now)
+
+    class Queue(list[Request]):
+        push = list.append
+
+        def pop(self, *timeout: Any) -> Request | None:  # type: ignore[override]
+            assert not any(timeout), "a blocking call"
+            return super().pop() if self else None
+
+    scheduler = shared_queue.SharedScheduler(None, idle_before_close=3)
+    scheduler.queue, scheduler.stats = Queue(), DummyStatsCollector(get_crawler())
+    assert scheduler.next_request() is None
+    now = 102.9
+    assert scheduler.has_pending_requests()
+    scheduler.enqueue_request(Request("http://h/", dont_filter=True))
+    now = 104.0
+    assert scheduler.has_pending_requests()
+    assert scheduler.next_request().url == "http://h/"
+    assert scheduler.next_request() is None
+    now = 106.9
+    assert scheduler.has_pending_requests()
+    now = 107.0
+    assert not scheduler.has_pending_requests()
 
 
 def arrival(path: str, worker: int, **more: Any) -> Arrival:
