@@ -215,7 +215,9 @@ class Gate:
         now = self._clock()
         admission = self.admission
         if (
-            self.pacer.paused(now)
+            # The pause of a refusal may be over by now, if the event loop stood still meanwhile.
+            permit.epoch != self.controller.epoch
+            or self.pacer.paused(now)
             or self.in_flight > self.limit
             or (admission is not None and not admission.valid(permit))
         ):

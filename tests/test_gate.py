@@ -462,6 +462,23 @@ def test_a_departure_that_leaves_late_is_told_to_the_clock() -> None:
 # -- what it tells ------------------------------------------------------------------------------
 
 
+def test_a_grant_that_outlives_a_whole_pause_is_not_used() -> None:
+    """The loop stands still from the grant through a refusal's pause: it is a new departure then,
+    of the new epoch and at the new spacing."""
+    host = Host()
+    (first,) = host.depart(1)
+    host.clock.advance(1)
+    (late,) = host.depart(1)
+    host.land(first)
+    host.gate.refuse(2)
+    host.clock.stall(5)
+    assert host.gate.left(late)
+    assert (late.epoch, late.granted_at) == (1, 6)
+    host.gate.leave(late)
+    assert not host.gate.arrive().granted
+    assert host.clock.next_at == 6 + 2
+
+
 def test_a_gate_is_forgettable_when_nothing_would_be_lost() -> None:
     """Not in flight, not waiting, not spaced, not paused."""
     host = Host(pace=Pace(delay_s=2, jitter=0))
