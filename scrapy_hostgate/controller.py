@@ -205,6 +205,10 @@ class Controller:
         """Whether forgetting this host would lose a limit, or a complaint of the last 600 s."""
         return self.limit != self.law.start or now - self._refused_at < QUIET_S
 
+    def refused_since(self, at: float) -> bool:
+        """Whether the host has refused at ``at`` or later."""
+        return self._refused_at >= at
+
     @property
     def samples(self) -> int:
         """How many OK samples the baseline's window holds."""

@@ -216,12 +216,14 @@ class Gate:
         admission = self.admission
         if (
             # The pause of a refusal may be over by now, if the event loop stood still meanwhile.
-            permit.epoch != self.controller.epoch
+            self.controller.refused_since(permit.granted_at)
             or self.pacer.paused(now)
             or self.in_flight > self.limit
             or (admission is not None and not admission.valid(permit))
         ):
             self.departures -= 1
+            # Others may have been granted with it, and leave only now as well.
+            self.pacer.left_late(permit.granted_at, now)
             if admission is not None:
                 admission.left(permit)
             self.semaphore.requeue(permit)

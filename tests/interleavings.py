@@ -407,3 +407,9 @@ def walk(seed: int, most_steps: int = 40) -> World:
         world.check()
     world.end()
     return world
+
+
+def walk_many(count: int) -> None:
+    """The first ``count`` examples."""
+    for seed in range(count):
+        walk(seed)

@@ -25,7 +25,7 @@ from interleavings import (
     STEPS_S,
     Setting,
     World,
-    walk,
+    walk_many,
 )
 
 WALKS = 2_000
@@ -144,8 +144,7 @@ def test_no_order_of_events_breaks_a_gate() -> None:
 
 def test_two_thousand_walks_at_random() -> None:
     """The same moves, many more examples; benchmarks/interleavings.py walks as long as wanted."""
-    for seed in range(WALKS):
-        walk(seed)
+    walk_many(WALKS)
 
 
 def test_the_model_notices_a_gate_that_lets_one_more_through(
@@ -156,5 +155,4 @@ def test_the_model_notices_a_gate_that_lets_one_more_through(
 
     monkeypatch.setattr(Gate, "left", lambda gate, permit: True)
     with pytest.raises(AssertionError, match="left "):
-        for seed in range(WALKS):
-            walk(seed)
+        walk_many(WALKS)
