@@ -38,8 +38,7 @@ class Member:
     held: list[str] = field(default_factory=list)
     asks: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    known: Known = Known()
-    told: Told | None = None
+    known: Known = field(default_factory=Known)
 
 
 class FleetWalk:

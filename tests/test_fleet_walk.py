@@ -9,11 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fleet_walk import FleetWalk
+from fleet_world import run_world
 from redis_server import RedisServer
 
+from scrapy_hostgate.fleet import memory
+from scrapy_hostgate.fleet.protocol import Granted
 from scrapy_hostgate.fleet.redisfleet import RedisFleet
 
-WALKS = int(os.environ.get("HOSTGATE_FLEET_WALKS", "120"))
+# Set it to walk longer.
+WALKS = int(os.environ.get("HOSTGATE_FLEET_WALKS", "40"))
 TOGETHER = 20
 MOVES = 30
 
@@ -27,9 +31,7 @@ def server() -> Iterator[RedisServer]:
 
 def test_redis_and_memory_decide_alike_whatever_is_said(server: RedisServer) -> None:
     """HG-39, HG-40, HG-47: no grant beyond the limit or in a pause, no id twice, no epoch that
-    falls, no key without an end, everybody's turn comes; and one fleet is as good as the other.
-
-    HOSTGATE_FLEET_WALKS is how many examples (120)."""
+    falls, no key without an end, everybody's turn comes; and one fleet is as good as the other."""
     from redis.asyncio import Redis
 
     async def work() -> int:
@@ -48,3 +50,27 @@ def test_redis_and_memory_decide_alike_whatever_is_said(server: RedisServer) -> 
     with ThreadPoolExecutor(1) as thread:
         talks = thread.submit(lambda: asyncio.run(work())).result()
     assert talks > 20 * WALKS
+
+
+def test_workers_with_clocks_of_their_own_and_a_network_that_fails() -> None:
+    """HG-39, HG-42, HG-44: killed workers, lost, late and doubled messages, a fleet that is gone or
+    has forgotten everything. What is really in flight stays bounded, and below the limit as soon as
+    nothing has gone wrong for a while; everybody is served; no lease, task or timer is left."""
+    departures = _run_worlds(WALKS)
+    assert departures > 20 * WALKS
+
+
+def test_the_model_notices_a_fleet_that_grants_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that cannot fail proves nothing."""
+
+    def grant(shared: memory._Host, ask: str, bounds: memory.Bounds, now: float) -> Granted:
+        return memory._grant(shared, ask, bounds, now)
+
+    monkeypatch.setattr(memory, "_answer", grant)
+    with pytest.raises(AssertionError, match=r"more than the ceiling|unbounded"):
+        _run_worlds(WALKS)
+
+
+def _run_worlds(count: int) -> int:
+    with ThreadPoolExecutor(1) as thread:
+        return sum(thread.submit(run_world, seed).result().departures for seed in range(count))
