@@ -20,7 +20,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 REACTORS = {
     "asyncio": {},
+    "uvloop": {"ASYNCIO_EVENT_LOOP": "uvloop.Loop"},
     "select": {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
+    "epoll": {"TWISTED_REACTOR": "twisted.internet.epollreactor.EPollReactor"},
     "none": {"TWISTED_REACTOR_ENABLED": False},
 }
 
