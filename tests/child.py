@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import scrapy_hostgate
+
 HERE = Path(__file__).resolve().parent
 REACTORS = {
     "asyncio": {},
@@ -84,7 +86,9 @@ def start_child(
         json.dumps({"urls": list(urls), "settings": settings or {}, "reactor": reactor}),
         encoding="utf-8",
     )
-    path = os.pathsep.join([str(HERE.parent), str(HERE), str(HERE.parent / "example_project")])
+    # The package that this process tests, be it the source or an installed wheel.
+    package = Path(scrapy_hostgate.__file__).parent.parent
+    path = os.pathsep.join([str(HERE), str(HERE.parent / "example_project"), str(package)])
     with (folder / "log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, str(HERE / "child.py"), str(job)],

@@ -1,11 +1,23 @@
-"""What every test shares: Twisted's own errors must reach the log, where tests look for them."""
+"""What every test shares."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from twisted.python import log
+
+import scrapy_hostgate
+
+
+def pytest_configure() -> None:
+    """Where the wheel is to be tested, the source must not be in its place."""
+    package = Path(scrapy_hostgate.__file__)
+    if os.environ.get("HOSTGATE_TEST_WHEEL") and not package.is_relative_to(sys.prefix):
+        raise pytest.UsageError(f"the wheel is to be tested, but {package} is imported")
 
 
 @pytest.fixture(autouse=True, scope="session")

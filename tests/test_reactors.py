@@ -73,6 +73,7 @@ def test_a_crawl_is_the_same_on_every_reactor(reactor: str) -> None:
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
+    pytest.importorskip("redis")
     server = RedisServer().start()
     yield server
     server.stop()

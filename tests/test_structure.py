@@ -8,6 +8,7 @@ from pathlib import Path
 import scrapy_hostgate
 
 PACKAGE = Path(scrapy_hostgate.__file__).parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_only_the_slot_manager_touches_the_downloader() -> None:
@@ -32,6 +33,6 @@ def test_every_setting_is_in_the_readme() -> None:
     """The settings table is complete and names nothing that does not exist."""
     from scrapy_hostgate.settings import DEFAULTS
 
-    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1] for line in readme.splitlines() if line.startswith("| `HOSTGATE_")}
     assert rows == set(DEFAULTS)
