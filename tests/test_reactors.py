@@ -58,8 +58,8 @@ def check_crawl(settings: dict[str, Any], reactor: str) -> None:
     assert (len(record.arrivals), len(other.arrivals)) == (11, 10)
     refused = next(a for a in record.arrivals if a.status == 429)
     assert refused.ended is not None
-    # What had left before the refusal was heard may still arrive within milliseconds of it.
-    assert not record.arrivals_between(refused.ended + 0.05, refused.ended + 0.99)
+    # The other place may have been used once more before the client heard of the refusal.
+    assert len(record.arrivals_between(refused.ended, refused.ended + 0.99)) <= 1
 
 
 def test_a_crawl_is_the_same_on_every_reactor(reactor: str) -> None:
