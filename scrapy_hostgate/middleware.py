@@ -18,6 +18,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_hostgate.checks import HostGateSettingsError
 from scrapy_hostgate.gate import GateSnapshot
+from scrapy_hostgate.pools import too_small
 from scrapy_hostgate.robots import crawl_delay_of
 from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.slots import SlotManager
@@ -65,6 +66,8 @@ class HostGateMiddleware:
             crawler.spider = None
             raise
         _warn_of_unretried(crawler, settings)
+        for line in too_small(settings, crawler.settings):
+            logger.warning("%s", line, extra={"spider": crawler.spider})
         logger.info(
             "hostgate: %(bounds)s",
             {"bounds": settings.describe()},
