@@ -237,7 +237,7 @@ def warm_up() -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "example_project")]
     sys.dont_write_bytecode = True
     import http_sf  # noqa: F401
-    import hypothesis.stateful  # noqa: F401
+    import hypothesis.stateful
     import hypothesis.strategies  # noqa: F401
     import pytest  # noqa: F401
     import scrapy  # noqa: F401
