@@ -5,6 +5,7 @@ A limiter that keys by the text of a URL gives every spelling of a host its own 
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 import socket
@@ -14,14 +15,26 @@ _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}")
 _HOSTNAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
 
 
-@lru_cache(maxsize=4096)
+# A name in the DNS has 253 characters at most; what is longer comes from a redirect or a link.
+MAX_HOST_CHARS = 255
+
+
 def normalise_host(host: str) -> str:
     """The one spelling of ``host``, a bare host name or address without port or credentials.
 
     Lower case, IDNA (as Scrapy writes URLs), no trailing dot; IPv4 in dotted decimal however it was
     written, IPv6 compressed and without brackets, IPv4-mapped IPv6 as IPv4. A name that no rule
-    covers comes back in lower case: an odd name is still a name.
+    covers comes back in lower case: an odd name is still a name. Of one that is too long to be any,
+    the beginning and a digest: it will not resolve, and must not take memory meanwhile.
     """
+    if len(host) > MAX_HOST_CHARS:
+        digest = hashlib.sha256(host.lower().encode("utf-8", "surrogatepass")).hexdigest()
+        host = f"{host[:64]}~{digest}"
+    return _cached(host)
+
+
+@lru_cache(maxsize=4096)
+def _cached(host: str) -> str:
     once = _normalised(host)
     # Nameprep makes ASCII digits of full-width ones, which then are an address.
     while (again := _normalised(once)) != once:
