@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import pytest_twisted
 from h2_server import H2Server
 from harness import crawl, pages, pinned
+from scrapy import Request
 
 from demo.behaviours import Reply, scripted, steady
 from demo.origin import OriginThread
@@ -139,3 +141,35 @@ async def test_a_pool_as_large_as_the_ceiling_keeps_every_connection() -> None:
         record = origin.record(HOST)
     assert record.peak == 12
     assert len({arrival.connection for arrival in record.arrivals}) == 12
+
+
+# -- a browser -----------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("default")  # whatever the browser's driver warns of
+@pytest_twisted.ensureDeferred
+async def test_pages_of_a_browser_are_gated() -> None:
+    """scrapy-playwright with the system's Chromium: what is limited and paused are the pages; what
+    a page itself loads (none here) is the browser's."""
+    pytest.importorskip("scrapy_playwright")
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("there is no chromium")
+    path = "scrapy_playwright.handler.ScrapyPlaywrightDownloadHandler"
+    settings = {
+        "DOWNLOAD_HANDLERS": {"http": path, "https": path},
+        "PLAYWRIGHT_LAUNCH_OPTIONS": {"executable_path": browser, "args": ["--no-sandbox"]},
+    }
+    replies = [Reply(delay=0.1), Reply(429, {"Retry-After": "1"})]
+    with OriginThread({HOST: scripted(replies, Reply(delay=0.1))}) as origin:
+        job = [Request(url, meta={"playwright": True}) for url in pages(origin, HOST, 6)]
+        result = await crawl(job, settings)
+        record = origin.record(HOST)
+    assert result.statuses == [200] * 6
+    arrivals = [arrival for arrival in record.arrivals if arrival.path != "/favicon.ico"]
+    assert len(arrivals) == 7
+    assert record.peak <= 2
+    refused = next(a for a in arrivals if a.status == 429)
+    assert refused.ended is not None
+    times = [a.at for a in arrivals]
+    assert len([t for t in times if refused.ended < t < refused.ended + 0.99]) <= 1
