@@ -18,9 +18,10 @@ from typing import Any
 from virtual_loop import VirtualLoop
 
 from scrapy_hostgate.controller import Law
-from scrapy_hostgate.fleet.member import WARY_S, FleetMember, FleetRules
+from scrapy_hostgate.fleet.member import WARY_S, FleetMember
 from scrapy_hostgate.fleet.memory import MemoryFleet
 from scrapy_hostgate.fleet.protocol import FleetError, HostRow, Talk, Told, Wake
+from scrapy_hostgate.fleetrules import FleetRules
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.observe.stats import GateStats
 from scrapy_hostgate.outcome import Outcome
@@ -113,7 +114,7 @@ class Worker:
             self.line,
             FleetRules(lease_s=LEASE_S, ttl_s=600.0, timeout_s=TIMEOUT_S),
             SimpleNamespace(spider=None),  # type: ignore[arg-type]
-            stats,  # type: ignore[arg-type]
+            SimpleNamespace(stats=stats, adopted=lambda gate, decision: None),  # type: ignore[arg-type]
             clock=self.clock,
             call_later=world.loop.call_later,
         )

@@ -228,6 +228,25 @@ def test_only_the_first_change_of_an_epoch_counts(make_fleet: Callable[[], Fleet
     run(make_fleet, work)
 
 
+def test_without_a_decision_everybody_goes_by_the_own_start(
+    make_fleet: Callable[[], Fleet],
+) -> None:
+    """A start that was raised in the settings holds at once: nothing has been learnt against it."""
+
+    async def work(fleet: Fleet) -> None:
+        low = await fleet.talk(HOST, said("a", asks=("a:1", "a:2"), bounds=Bounds(start=1)))
+        assert granted(low) == ["a:1"]
+        high = await fleet.talk(HOST, said("b", asks=("b:1", "b:2"), bounds=Bounds(start=4)))
+        assert high.limit == 4
+        assert granted(high) == ["b:1", "b:2"]
+        await fleet.talk(HOST, said("b", change=Change(0, 1, "refused", refused=True)))
+        told = await fleet.talk(HOST, said("b", ended=("b:1",), asks=("b:3",)))
+        assert told.limit == 1
+        assert why(told, "b:3") is Why.LIMIT
+
+    run(make_fleet, work)
+
+
 def test_a_lower_ceiling_of_ones_own_holds(make_fleet: Callable[[], Fleet]) -> None:
     """A worker that may send one at a time is not granted a second because others may."""
 
@@ -261,11 +280,12 @@ def test_an_end_after_the_lapse_takes_nobody_elses_place(make_fleet: Callable[[]
     """HG-40: a late end frees only what is its own."""
 
     async def work(fleet: Fleet) -> None:
+        one = Bounds(start=1)
         short = Bounds(start=1, lease_s=0.2, wait_s=0.1, ttl_s=5)
         await fleet.talk(HOST, said("a", asks=("a:1",), bounds=short))
         await asyncio.sleep(0.25)
-        assert granted(await fleet.talk(HOST, said("b", asks=("b:1",))))
-        told = await fleet.talk(HOST, said("a", ended=("a:1",), asks=("a:2",)))
+        assert granted(await fleet.talk(HOST, said("b", asks=("b:1",), bounds=one)))
+        told = await fleet.talk(HOST, said("a", ended=("a:1",), asks=("a:2",), bounds=one))
         assert told.in_flight == 1
         assert why(told, "a:2") is Why.LIMIT
 
@@ -278,14 +298,15 @@ def test_a_late_renewal_makes_the_count_true_and_lets_nobody_go(
     """HG-40 (c): the lapsed download is counted again beside the one that took its place."""
 
     async def work(fleet: Fleet) -> None:
+        one = Bounds(start=1)
         short = Bounds(start=1, lease_s=0.2, wait_s=0.1, ttl_s=5)
         await fleet.talk(HOST, said("a", asks=("a:1",), bounds=short))
         await asyncio.sleep(0.25)
-        assert granted(await fleet.talk(HOST, said("b", asks=("b:1",))))
-        told = await fleet.talk(HOST, said("a", held=("a:1",), asks=("a:2",)))
+        assert granted(await fleet.talk(HOST, said("b", asks=("b:1",), bounds=one)))
+        told = await fleet.talk(HOST, said("a", held=("a:1",), asks=("a:2",), bounds=one))
         assert (told.lost, told.in_flight) == (1, 2)
         assert why(told, "a:2") is Why.LIMIT
-        told = await fleet.talk(HOST, said("a", ended=("a:1",), asks=("a:2",)))
+        told = await fleet.talk(HOST, said("a", ended=("a:1",), asks=("a:2",), bounds=one))
         assert told.in_flight == 1
         assert why(told, "a:2") is Why.LIMIT
 

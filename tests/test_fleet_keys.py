@@ -102,7 +102,7 @@ def test_a_real_cluster_takes_the_scripts(cluster: RedisServer) -> None:
     async def work(url: str) -> None:
         fleet = RedisFleet(url)
         woken = asyncio.Event()
-        listener = asyncio.ensure_future(fleet.listen("b", lambda host: woken.set()))
+        listener = asyncio.ensure_future(fleet.listen("b", lambda host, after_s: woken.set()))
         await asyncio.sleep(0.3)
         try:
             for host in HOSTS:
@@ -128,7 +128,7 @@ def test_a_real_cluster_takes_the_scripts(cluster: RedisServer) -> None:
     [
         ("redis://user:secret@h:6379/0?password=secret", "redis://h:6379/0"),
         ("redis+sentinel://:secret@a:1,b:2/main/0", "redis+sentinel://a:1,b:2/main/0"),
-        ("unix://secret@/tmp/redis.sock", "unix:/tmp/redis.sock"),
+        ("unix://secret@/tmp/redis.sock", "unix:///tmp/redis.sock"),
         ("redis://[::1", "an unreadable URL"),
     ],
 )

@@ -220,18 +220,6 @@ def test_a_lesson_that_cannot_be_read_does_no_harm(lesson: str) -> None:
     run(work)
 
 
-def test_a_lower_limit_that_the_first_worker_began_with_is_taken_up() -> None:
-    """Else the law here would believe in a limit that is never reached, and never widen."""
-
-    async def work(worker: Worker) -> None:
-        await MemoryFleet.talk(worker.shaky, HOST, Talk("low", Bounds(start=1, ceiling=1)))
-        worker.gate.arrive()
-        await settled(worker)
-        assert worker.gate.limit == worker.gate.controller.limit == 1
-
-    run(work)
-
-
 def test_a_wake_up_that_overtakes_an_answer_is_not_forgotten() -> None:
     """ "Ask again in 5 s" comes after "it is your turn": ask now."""
 

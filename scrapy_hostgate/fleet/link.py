@@ -27,6 +27,7 @@ from scrapy_hostgate.fleet.protocol import (
     Told,
     Why,
 )
+from scrapy_hostgate.fleet.within import within
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.saved import Saved
 from scrapy_hostgate.semaphore import CallLater, Permit, Timer
@@ -233,16 +234,15 @@ class HostLink:
         self._talked_at = sent_at = self._clock()
         self._woken_for = math.inf
         try:
-            told = await asyncio.wait_for(
-                self._worker.fleet.talk(self.gate.key, said), self._worker.timeout_s
+            told = await within(
+                self._worker.timeout_s, self._worker.fleet.talk(self.gate.key, said)
             )
-        except (FleetError, asyncio.TimeoutError) as error:
+        except FleetError as error:
             self._ended = ended + self._ended
             self._change = _both(change, self._change)
             if said.pause_s:
                 self._pause_known = -math.inf
-            silent = f"no answer within {self._worker.timeout_s:g} s"
-            self._worker.lost(error if isinstance(error, FleetError) else FleetError(silent))
+            self._worker.lost(error)
             return False
         self._refusals_told += said.refusals
         self._worker.heard(told)
@@ -343,9 +343,7 @@ class HostLink:
         if said.change is not None and told.changed:
             controller.epoch = told.epoch
             return
-        # The first worker to come may have begun lower than we would.
-        same = told.epoch == controller.epoch and told.limit >= controller.limit
-        if same and said.change is None:
+        if told.epoch == controller.epoch and said.change is None:
             return
         try:
             reason = Reason(told.reason)

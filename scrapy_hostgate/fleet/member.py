@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from scrapy_hostgate.controller import Decision
 from scrapy_hostgate.fleet.link import HostLink
 from scrapy_hostgate.fleet.protocol import Bounds, Fleet, FleetError, Told
+from scrapy_hostgate.fleet.within import within
 from scrapy_hostgate.fleetrules import FleetRules
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.observe.log import printable
@@ -195,8 +196,8 @@ class FleetMember:
         while True:
             await asyncio.sleep(self._retry_s())
             try:
-                await asyncio.wait_for(self.fleet.ping(), self.timeout_s)
-            except (FleetError, asyncio.TimeoutError):
+                await within(self.timeout_s, self.fleet.ping())
+            except FleetError:
                 continue
             break
         self.alone = False

@@ -164,6 +164,9 @@ class MemoryFleet:
                     known.lesson,
                 )
             shared.epoch = known.epoch
+        if shared.epoch == 0:
+            # Nobody has decided anything yet, so everybody goes by the own start.
+            shared.limit = said.bounds.start
         return shared
 
     def _forget_gone(self, now: float) -> None:

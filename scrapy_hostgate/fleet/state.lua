@@ -27,6 +27,10 @@ local function load_state()
   for _, name in ipairs(NUMBERS) do
     state[name] = tonumber(state[name]) or 0
   end
+  if state.epoch == 0 then
+    -- Nobody has decided anything yet, so everybody goes by the own start.
+    state.limit = bounds.start
+  end
   if said.known.reason ~= '' and said.known.epoch > state.epoch then
     -- Redis has lost its memory, and somebody who knew less, or nothing, came first.
     if said.known.limit <= state.limit then
