@@ -128,7 +128,8 @@ _LEASES_LEFT = (
 def test_one_refusal_collapses_them_all(server: RedisServer) -> None:
     """An outage of 3 s: one incident, nobody departs in the pause, all are at one, pages come."""
     with OriginThread({HOST: outage(1, 3, 0.1, retry_after="3")}) as origin:
-        workers = start_workers(origin, HOST, [25] * 3, fleet(server))
+        # The state is looked at after the workers' ends, which may take a while.
+        workers = start_workers(origin, HOST, [25] * 3, fleet(server, HOSTGATE_FLEET_TTL=60))
         until(lambda: state(server, "limit") == 1)
         assert state(server, "incidents") == 1
         results = ended(workers)
