@@ -25,6 +25,13 @@ SCHEMES = {
 }
 # Connections, not requests: an exchange takes one for a millisecond or so.
 MAX_CONNECTIONS = 32
+# No word of the library at each connect: a round trip less before the first exchange, and not every
+# ACL allows it.
+_NAMELESS: dict[str, Any] = (
+    {"driver_info": None}
+    if hasattr(redis, "driver_info")
+    else {"lib_name": None, "lib_version": None}
+)
 
 
 _NODE = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d*)?")
@@ -54,6 +61,7 @@ def connect(url: str, timeout_s: float) -> Any:
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "health_check_interval": 0,
+        **_NAMELESS,
     }
     kind = parts.scheme.partition("+")[2]
     if kind == "sentinel":
