@@ -135,7 +135,7 @@ def refuse_first(status: int, headers: Callable[[int], Any]) -> Behaviour:
 
 @pytest_twisted.ensureDeferred
 async def test_retry_after_is_kept_in_every_form_on_429_and_on_503() -> None:
-    """2 s as a number or a date: nothing before, one within 1 s after, alone (HG-32, issue 3).
+    """2 s as a number or a date: nothing before, one within 1 s after, alone (HG-32).
 
     The page that was refused is asked for again and delivered.
     """

@@ -128,7 +128,7 @@ def test_a_real_cluster_takes_the_scripts(cluster: RedisServer) -> None:
     [
         ("redis://user:secret@h:6379/0?password=secret", "redis://h:6379/0"),
         ("redis+sentinel://:secret@a:1,b:2/main/0", "redis+sentinel://a:1,b:2/main/0"),
-        ("unix://secret@/tmp/redis.sock", "unix:///tmp/redis.sock"),
+        ("unix://secret@/run/redis.sock", "unix:///run/redis.sock"),
         ("redis://[::1", "an unreadable URL"),
     ],
 )
