@@ -230,7 +230,7 @@ SERVED_LATER = [
 async def test_no_later_answer_shortens_a_pause() -> None:
     """After 429 with 5 s: 1 s, none and 3 s at one host, a 200, 1 s and a later 200 at another.
 
-    Neither sees anybody for five seconds from the first on (HG-30 b, issue 3).
+    Neither sees anybody for five seconds from the first on (HG-30 b).
     """
     hosts = {HOST: scripted(SHORTER_LATER, PAGE), OTHER: scripted(SERVED_LATER, PAGE)}
     with OriginThread(hosts) as origin:
@@ -426,7 +426,7 @@ class TolerantSpider(JobSpider):
 @pytest.mark.parametrize("retries", [0, 2])
 @pytest_twisted.ensureDeferred
 async def test_a_page_given_up_on_is_always_visible(spider: type[JobSpider], retries: int) -> None:
-    """It comes to the callback with its 429, or to the errback, and is counted (issue 3)."""
+    """It comes to the callback with its 429, or to the errback, and is counted."""
     settings = {
         "HOSTGATE_REFUSAL_RETRIES": retries,
         "RETRY_TIMES": 1,
@@ -464,7 +464,7 @@ class InsistingSpider(JobSpider):
 
 @pytest_twisted.ensureDeferred
 async def test_a_stalled_host_fails_its_requests_and_holds_up_nobody() -> None:
-    """Refused for STALL_TIMEOUT: HostStalledError to the errback, one log line (issue 3).
+    """Refused for STALL_TIMEOUT: HostStalledError to the errback, one log line.
 
     Whoever waits fails, whoever comes now is not sent, and the other host is served to the end.
     """
@@ -532,7 +532,7 @@ async def test_a_port_that_is_closed_for_a_while_costs_no_page() -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_host_that_announces_its_quota_never_has_to_refuse() -> None:
-    """Five or twenty a second, told by headers alone: no 429 at all, and no dawdling (issue 3)."""
+    """Five or twenty a second, told by headers alone: no 429 at all, and no dawdling."""
     hosts = {
         "127.0.0.31": rate_limit(5, 5, 0.05, headers=ratelimit_headers),
         "127.0.0.32": rate_limit(20, 20, 0.05, headers=ratelimit_headers),
@@ -598,7 +598,7 @@ def assert_held(record: HostRecord) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_with_nothing_left_nobody_comes_before_the_reset() -> None:
-    """The first answer says so in one of eight ways: two seconds of silence (issue 3)."""
+    """The first answer says so in one of eight ways: two seconds of silence."""
     hosts = {host: announce_first(headers) for host, headers in ANNOUNCED.items()}
     with OriginThread(hosts) as origin:
         job = [url for host in hosts for url in pages(origin, host, 4)]
@@ -613,7 +613,7 @@ async def test_with_nothing_left_nobody_comes_before_the_reset() -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_quota_in_two_header_lines_is_one_list() -> None:
-    """RFC 9651: lines of the same name are one list; the first of two is not lost (issue 3)."""
+    """RFC 9651: lines of the same name are one list; the first of two is not lost."""
     lines = ('"burst";r=0;t=2', '"day";r=900;t=5000')
     with OriginThread({HOST: announce_first(lambda: {"RateLimit": lines})}) as origin:
         result = await crawl(pages(origin, HOST, 4))
@@ -643,7 +643,7 @@ hears_robots = pytest.mark.skipif(
 @hears_robots
 @pytest_twisted.ensureDeferred
 async def test_a_crawl_delay_is_kept_and_no_jitter_undercuts_it() -> None:
-    """Crawl-delay 1 for our agent, alone and beside a jittered delay of 0.8 s (issue 3).
+    """Crawl-delay 1 for our agent, alone and beside a jittered delay of 0.8 s.
 
     The robots.txt itself is the first departure; the pace is not slower than asked either.
     """
@@ -667,7 +667,7 @@ async def test_a_crawl_delay_is_kept_and_no_jitter_undercuts_it() -> None:
 @pytest.mark.skipif(hasattr(signals, "robots_parsed"), reason="this Scrapy tells of robots.txt")
 @pytest_twisted.ensureDeferred
 async def test_an_older_scrapy_is_told_that_crawl_delay_is_not_heard() -> None:
-    """One clear warning with the version it takes, and the crawl goes on (issue 3)."""
+    """One clear warning with the version it takes, and the crawl goes on."""
     with OriginThread({HOST: with_robots}) as origin:
         result = await crawl(pages(origin, HOST, 5), OBEDIENT)
         quiet = await crawl(pages(origin, HOST, 1), {"ROBOTSTXT_OBEY": False})
@@ -719,7 +719,7 @@ class ReadingSpider(JobSpider):
 async def test_a_packed_captcha_is_a_refusal_and_its_page_is_asked_for_again(
     detector: object, least_s: float
 ) -> None:
-    """Status 200, gzip: collapse, the pause it asks for or the backoff, delivered (issue 3)."""
+    """Status 200, gzip: collapse, the pause it asks for or the backoff, delivered."""
     captcha = Reply(headers=PACKED, body=CAPTCHA, delay=0.1)
     with OriginThread({HOST: scripted([Reply(delay=0.2), captcha], PAGE)}) as origin:
         urls = pages(origin, HOST, 5)
@@ -739,7 +739,7 @@ async def test_a_packed_captcha_is_a_refusal_and_its_page_is_asked_for_again(
 
 @pytest_twisted.ensureDeferred
 async def test_a_detector_that_raises_changes_nothing() -> None:
-    """Every page is delivered, packed or not, two at a time; one line in the log (issue 3)."""
+    """Every page is delivered, packed or not, two at a time; one line in the log."""
     packed = Reply(headers=PACKED, body=CAPTCHA, delay=0.1)
     with OriginThread({HOST: scripted([packed] * 5, PAGE)}) as origin:
         result = await crawl(pages(origin, HOST, 10), {"HOSTGATE_REFUSAL_DETECTOR": always_fails})
@@ -771,7 +771,7 @@ class RefusingSpider(JobSpider):
 
 @pytest_twisted.ensureDeferred
 async def test_a_spider_may_say_that_a_host_refuses() -> None:
-    """refuse() from a callback: silence for two seconds from the call on, then one (issue 3).
+    """refuse() from a callback: silence for two seconds from the call on, then one.
 
     Half a second between departures keeps the next from leaving before the spider has looked.
     """
