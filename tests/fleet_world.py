@@ -310,6 +310,10 @@ def run_world(seed: int, moves: int = 60) -> FleetWorld:
     loop = VirtualLoop()
     errors: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
+    logger = logging.getLogger("scrapy_hostgate")
+    level = logger.level
+    # Thousands of outages, each with its warning.
+    logger.setLevel(logging.ERROR)
     try:
         world = FleetWorld.__new__(FleetWorld)
 
@@ -324,7 +328,5 @@ def run_world(seed: int, moves: int = 60) -> FleetWorld:
         left = asyncio.all_tasks(loop)
         loop.run_until_complete(stop(left))
         loop.close()
+        logger.setLevel(level)
     return world
-
-
-logging.getLogger("scrapy_hostgate").setLevel(logging.ERROR)
