@@ -398,6 +398,56 @@ def test_the_state_is_readable_in_one_line() -> None:
     assert repr(permits[2]) == "<Permit waiting priority=4 epoch=0>"
 
 
+def test_those_who_withdrew_take_no_room_and_the_others_keep_their_order() -> None:
+    """Three hundred wait, all but every twentieth withdraw: the queue shrinks, the order stays."""
+    desk = Desk(1)
+    (first,) = desk.acquire(1)
+    waiting = [desk.semaphore.acquire(number * 7 % 30) for number in range(300)]
+    kept = waiting[::20]
+    for permit in waiting:
+        permit.on_grant = list
+        if permit not in kept:
+            assert desk.semaphore.withdraw(permit)
+            assert permit.on_grant is None
+            assert desk.semaphore._waiters is not None
+            assert len(desk.semaphore._waiters) <= 2 * desk.semaphore.waiting + 65
+    desk.departed.clear()
+    desk.semaphore.resize(100)
+    assert desk.departed == sorted(kept, key=lambda permit: permit.place)
+    assert desk.semaphore._waiters is None
+    desk.semaphore.release(first)
+
+
+def test_a_few_who_withdraw_do_not_have_the_queue_made_anew() -> None:
+    """That would cost as much as there are who wait, each time."""
+    desk = Desk(1)
+    desk.acquire(1)
+    waiting = desk.acquire(50)
+    before = desk.semaphore._waiters
+    for permit in waiting[:10]:
+        desk.semaphore.withdraw(permit)
+    assert desk.semaphore._waiters is before
+
+
+def test_told_the_same_time_again_the_timer_stays() -> None:
+    """A timer that is set anew at each look would cost as much as the look."""
+    desk = Desk(1)
+    desk.not_before = 5
+    desk.acquire(1)
+    timer = desk.semaphore._timer
+    assert timer is not None
+    desk.semaphore.reconsider()
+    assert desk.semaphore._timer is timer
+
+
+def test_a_retired_semaphore_lets_nobody_out() -> None:
+    """Its host is forgotten: a grant there would be counted by nobody."""
+    desk = Desk(1)
+    desk.semaphore.retire()
+    with pytest.raises(RuntimeError, match="forgotten"):
+        desk.semaphore.acquire()
+
+
 # -- whatever happens ---------------------------------------------------------------------------
 
 
