@@ -258,10 +258,14 @@ def assert_all_on_disk(result: Result) -> None:
     assert "scheduler/enqueued/memory" not in result.stats
 
 
-def test_an_ipv6_address_can_be_kept_in_a_jobdir(tmp_path: Path) -> None:
-    """``http://[::1]`` with JOBDIR: stopped after the first page, finished by a second run
-    (HG-22)."""
+@pytest.mark.parametrize(
+    "queue", ["scrapy.pqueues.ScrapyPriorityQueue", "scrapy_hostgate.HostGatePriorityQueue"]
+)
+def test_an_ipv6_address_can_be_kept_in_a_jobdir(queue: str, tmp_path: Path) -> None:
+    """``http://[::1]`` with JOBDIR: stopped after the first page, finished by a second run; the
+    folder that our queue names after the host is a valid one (HG-22)."""
     settings = pinned(1) | {
+        "SCHEDULER_PRIORITY_QUEUE": queue,
         "JOBDIR": str(tmp_path / "job"),
         "DNS_RESOLVER": "scrapy.resolver.CachingHostnameResolver",
     }
