@@ -39,7 +39,7 @@ def check_crawl(settings: dict[str, Any], reactor: str) -> None:
     them three downloads that break."""
     fast = Reply(delay=0.05)
     refuses = scripted([fast, fast, Reply(429, {"Retry-After": "1"})], fast)
-    with OriginThread({HOST: refuses, OTHER: steady(0.05)}) as origin:
+    with OriginThread({HOST: refuses, OTHER: steady(0.1)}) as origin:
         broken = [
             origin.url(BREAKING, "/closed?end=close"),
             origin.url(BREAKING, "/half?end=mid"),
@@ -54,7 +54,8 @@ def check_crawl(settings: dict[str, Any], reactor: str) -> None:
     assert [status for _, status in result.answers] == [200] * 20
     assert sorted(url for url, _ in result.failures) == sorted(broken)
     assert result.left == {"active": 0}
-    assert (record.peak, other.peak) == (2, 2)
+    # The refusal may come before the first host has had two at a time.
+    assert record.peak <= other.peak == 2
     assert (len(record.arrivals), len(other.arrivals)) == (11, 10)
     refused = next(a for a in record.arrivals if a.status == 429)
     assert refused.ended is not None
