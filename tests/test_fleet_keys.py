@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +44,7 @@ def hash_slot(key: str) -> int:
 
 
 def test_the_rule_is_the_clusters() -> None:
-    """The check value of the specification, and two untagged keys that differ."""
+    """HG-43: the check value of the specification, and two untagged keys that differ."""
     assert hash_slot("123456789") == 12739
     assert hash_slot("hg:a.test:leases") == 5285
     assert hash_slot("hg:a.test:limit") == 8767
@@ -51,7 +52,7 @@ def test_the_rule_is_the_clusters() -> None:
 
 @pytest.mark.parametrize("host", HOSTS, ids=repr)
 def test_all_keys_of_a_host_share_a_slot(host: str) -> None:
-    """Also of a name with braces, an empty one and one that is no text for a terminal."""
+    """HG-43: also with braces, without a name, or of one that is no text for a terminal."""
     keys = keys_of(host)
     assert len(keys) == len(set(keys)) == len(KEYS)
     assert len({hash_slot(key) for key in keys}) == 1
@@ -60,18 +61,18 @@ def test_all_keys_of_a_host_share_a_slot(host: str) -> None:
 
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_two_hosts_never_share_a_key(one: str, other: str) -> None:
-    """Not even if a user's own function makes the names."""
+    """HG-43: not even if a user's own function makes the names."""
     if one != other:
         assert not set(keys_of(one)) & set(keys_of(other))
 
 
 def test_hosts_spread_over_the_slots() -> None:
-    """Fifty hosts are on at least ten slots, so that a cluster has something to share out."""
+    """HG-43: fifty hosts are on at least ten, so that a cluster has something to share out."""
     assert len({hash_slot(keys_of(f"host{number}.test")[0]) for number in range(50)}) >= 10
 
 
 def test_scripts_touch_no_key_but_those_they_are_given() -> None:
-    """The first argument of every command that takes a key is one of KEYS, by name."""
+    """HG-43: the first argument of every command that takes a key is one of KEYS, by name."""
     calls = re.findall(
         r"redis\.call\(\s*'(\w+)'\s*,?\s*([^,)]*)",
         "\n".join(file.read_text(encoding="utf-8") for file in sorted(FOLDER.glob("*.lua"))),
@@ -97,7 +98,7 @@ def cluster() -> Iterator[RedisServer]:
 
 
 def test_a_real_cluster_takes_the_scripts(cluster: RedisServer) -> None:
-    """Through a cluster's client and a plain one: grants, wake-ups and the list of hosts."""
+    """HG-43: by a cluster's client and a plain one: grants, wake-ups and the list of hosts."""
 
     async def work(url: str) -> None:
         fleet = RedisFleet(url)
@@ -156,3 +157,13 @@ def test_a_sentinel_url_is_understood(tls: str) -> None:
         for node in pool.sentinel_manager.sentinels
     ]
     assert nodes == [("10.0.0.1", 26379), ("10.0.0.2", 26379)]
+
+
+def test_nothing_that_is_said_is_a_time_of_the_workers_clock() -> None:
+    """HG-42: durations only, so it does not matter how far the clocks are apart."""
+    for said in (Talk, Bounds):
+        names = [field.name for field in dataclasses.fields(said)]
+        assert not [name for name in names if name.endswith(("_at", "until"))]
+        assert all(
+            name.endswith("_s") for name in names if name.startswith(("pause", "lease", "ttl"))
+        )
