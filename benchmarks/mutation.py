@@ -35,7 +35,7 @@ TESTS = {
     "semaphore": ("semaphore", "interleavings"),
     "controller": ("controller", "gate", "saved", "law_simulation"),
     "pacer": ("pacer", "gate", "interleavings", "saved"),
-    "interval": ("interval", "pacer", "rate_simulation"),
+    "interval": ("interval", "pacer", "saved"),
     "gate": ("gate", "interleavings", "registry", "saved", "dispatch"),
 }
 CPU_S = 60

@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py --minutes 30
 
-Four hosts at random serve, refuse (429 and 503, with every header there is), reset, hang, cut the
+Thirty-two hosts at random serve, refuse (429 and 503, with every header there is), reset, hang, cut the
 body, send what is not HTTP, redirect to each other, and change their latency. Every 20 s or so the
 Redis is killed and started again, empty. At the end: every request has ended, nothing is in flight
 or waits, no timer is set, no lease is left, open files and memory are where they were after the
@@ -38,7 +38,7 @@ from demo.behaviours import Reply  # noqa: E402
 from demo.origin import OriginThread  # noqa: E402
 from demo.origin_record import Arrival  # noqa: E402
 
-HOSTS = [f"127.0.9.{number}" for number in range(1, 5)]
+HOSTS = [f"127.0.9.{number}" for number in range(1, 33)]
 WORKERS = 2
 LIMIT = 2
 LEASE_S = 4
@@ -46,7 +46,7 @@ KILL_EVERY_S = (10.0, 25.0)
 AWAY_S = (0.5, 4.0)
 MOST_GROWTH_MB = 25.0
 MOST_MORE_FILES = 12
-AT_ONCE = 24
+AT_ONCE = 48
 
 
 class Moody:
@@ -247,7 +247,9 @@ def main() -> int:
     workers = [json.loads(output.splitlines()[-1]) for output in outputs]
     for told in workers:
         print(json.dumps(told))
-    print(f"{arrivals} arrivals, Redis killed {kills} times, peaks {peaks}, leases left {leases}")
+    seen = dict(sorted(Counter(peaks.values()).items()))
+    print(f"{arrivals} arrivals, Redis killed {kills} times, leases left {leases}")
+    print(f"hosts by the most that they saw at a time: {seen}")
     wrong = check(workers, peaks, leases)
     print("\n".join(wrong) or "clean")
     return 1 if wrong else 0

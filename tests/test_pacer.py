@@ -513,3 +513,23 @@ def test_the_state_is_readable_in_one_line() -> None:
         "pause_until=7.000 refusals_in_a_row=1>"
     )
     assert pacer_of().pause_until == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("pace", "keeps_apart"),
+    [(Pace(), False), (Pace(rate=1), True), (Pace(delay_s=1), True), (Pace(1, 1, 1), True)],
+)
+def test_whatever_spaces_departures_keeps_them_apart(pace: Pace, keeps_apart: bool) -> None:
+    """A rate, a delay, or both."""
+    assert Pacer(pace, middle).keeps_apart is keeps_apart
+
+
+def test_a_quiet_spell_shortens_one_gap_only() -> None:
+    """An hour in which nobody asked is no spacing; the gap after it counts in full again."""
+    pacer = Pacer(Pace(), middle)
+    pacer.departed(0)
+    pacer.rests(0)
+    pacer.departed(3600)
+    pacer.departed(3610)
+    # Gaps of 0 and 10 seconds.
+    assert pacer.refused(3611, None, incident=True).interval_s == 10
