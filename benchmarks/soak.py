@@ -2,12 +2,12 @@
 
     python benchmarks/soak.py --minutes 30
 
-Thirty-two hosts at random serve, refuse (429 and 503, with every header there is), reset, hang, cut the
-body, send what is not HTTP, redirect to each other, and change their latency. Every 20 s or so the
-Redis is killed and started again, empty. At the end: every request has ended, nothing is in flight
-or waits, no timer is set, no lease is left, open files and memory are where they were after the
-first third, and no host ever saw more than its bound of 2, or 3 while Redis was gone (one for each
-worker that is alone, beside what is still in flight). Loopback only. Exit status 1 if not.
+Thirty-two hosts at random serve, refuse (429 and 503, with every header there is), reset, hang, cut
+the body, send what is not HTTP, redirect to each other, and change their latency. Every 20 s or so
+the Redis is killed and started again, empty. At the end: every request has ended, nothing is in
+flight or waits, no timer is set, no lease is left, open files and memory are where they were after
+the first third, and no host ever saw more than its bound of 2, or 3 while Redis was gone (one for
+each worker that is alone, beside what is still in flight). Loopback only. Exit status 1 if not.
 """
 
 from __future__ import annotations
