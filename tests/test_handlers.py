@@ -46,7 +46,7 @@ async def test_a_stream_of_http2_is_one_in_flight(path: str, limit: int, tmp_pat
         record = server.record
     assert result.statuses == [200] * 20
     assert record.versions == {"2"}
-    assert record.peak == limit
+    assert record.peak <= limit
     assert len(record.arrivals) == 20
     # More than one only where several began before the first connection stood.
     assert len(record.connections) <= limit

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ class Workers:
         number = len(self._processes) + 1
         command = [sys.executable, "-m", "scrapy", "crawl", *arguments]
         command += ["-O", f"{self._pages(number)}:jsonlines"]
-        with self._log(number).open("wb") as log:
+        with self._log(number).open("wb") as log, _signals_later():
             process = subprocess.Popen(
                 command,
                 cwd=PROJECT_DIR,
@@ -47,7 +48,7 @@ class Workers:
                 # A Ctrl-C in the terminal is for whoever started them, and then ends them.
                 start_new_session=True,
             )
-        self._processes.append(process)
+            self._processes.append(process)
 
     def wait(self) -> list[int]:
         """Wait until all have ended; their exit statuses in order."""
@@ -93,3 +94,20 @@ class Workers:
 
     def _pages(self, number: int) -> Path:
         return self._folder / f"worker-{number}.jsonl"
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """A Ctrl-C between a start and its being noted down would leave a process behind."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)
