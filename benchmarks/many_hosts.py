@@ -44,8 +44,7 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.crawler import CrawlerProcess
 from scrapy.http import HtmlResponse, Response
 
-from scrapy_hostgate import HostGateMiddleware
-from scrapy_hostgate.hostkey import normalise_host
+from scrapy_hostgate import HostGateMiddleware, hostkey
 from scrapy_hostgate.outcome import Outcome
 
 IN_FLIGHT = 16
@@ -181,13 +180,13 @@ def memory(hosts: int, visits: int, kept: int) -> dict[str, float]:
     def task(crawler: Any) -> dict[str, float]:
         manager = crawler.get_downloader_middleware(HostGateMiddleware).manager
         visit(manager, 20, 1, "warm")
-        normalise_host.cache_clear()
+        hostkey._cached.cache_clear()
         gc.collect()
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         visit(manager, hosts, visits, "host")
         # The last few thousand names are cached, however many hosts there are.
-        normalise_host.cache_clear()
+        hostkey._cached.cache_clear()
         gc.collect()
         used = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
