@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.utils.defer import maybe_deferred_to_future
@@ -21,6 +22,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from demo.origin import Origin
+from demo.origin_record import HostRecord
 from scrapy_hostgate import HostGateMiddleware
 from scrapy_hostgate.slots import SlotManager
 
@@ -32,6 +34,8 @@ SETTINGS: dict[str, Any] = {
     "CONCURRENT_REQUESTS": 32,
     "LOG_LEVEL": "DEBUG",
 }
+# What a busy machine may put between a look at the clock and the next.
+TOLERANCE_S = 0.03
 # What Scrapy, Twisted and asyncio log when something was dropped on the floor.
 DROPPED = ("Unhandled error", "never retrieved", "was destroyed but it is pending")
 
@@ -93,13 +97,17 @@ class JobSpider(Spider):
 
 @dataclass
 class Result:
-    """A crawl that has ended. ``started`` and ``ended`` are monotonic seconds."""
+    """A crawl that has ended. ``started`` and ``ended`` are monotonic seconds.
+
+    ``departures`` are when each request was handed to its download handler, and its host.
+    """
 
     crawler: Crawler
     spider: Any
     started: float
     ended: float
     log: list[logging.LogRecord] = field(default_factory=list)
+    departures: list[tuple[float, str | None]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -120,6 +128,9 @@ class Result:
     @property
     def stats(self) -> dict[str, Any]:
         return dict(self.crawler.stats.get_stats())
+
+    def departures_to(self, host: str) -> list[float]:
+        return [at for at, key in self.departures if key == host]
 
     @property
     def gate_log(self) -> list[str]:
@@ -153,6 +164,25 @@ class _Keep(logging.Handler):
         self.records.append(record)
 
 
+def note_departures(crawler: Crawler) -> list[tuple[float, str | None]]:
+    """Have every hand-over to a download handler written down, from the start of the crawl on."""
+    departures: list[tuple[float, str | None]] = []
+
+    def watch() -> None:
+        assert crawler.engine is not None
+        handlers: Any = crawler.engine.downloader.handlers
+        download = handlers.download_request_async
+
+        async def noted(request: Request) -> Any:
+            departures.append((time.monotonic(), urlsplit(request.url).hostname))
+            return await download(request)
+
+        handlers.download_request_async = noted
+
+    crawler.signals.connect(watch, signals.engine_started, weak=False)
+    return departures
+
+
 async def crawl(
     job: Iterable[Request | str] = (),
     settings: dict[str, Any] | None = None,
@@ -173,11 +203,13 @@ async def crawl(
     root.setLevel(logging.DEBUG)
     try:
         crawler = Crawler(spider, {**SETTINGS, **(settings or {})})
+        departures = note_departures(crawler)
         if on_start is not None:
             on_start(crawler)
         started = time.monotonic()
         await crawler.crawl(job=job, **arguments)
-        result = Result(crawler, crawler.spider, started, time.monotonic(), keep.records)
+        ended = time.monotonic()
+        result = Result(crawler, crawler.spider, started, ended, keep.records, departures)
         if clean:
             await assert_clean(result)
         return result
@@ -252,6 +284,22 @@ def pinned(limit: int) -> dict[str, Any]:
     }
 
 
-def rises(times: list[float], least_s: float, slack_s: float = 0.06) -> bool:
-    """Whether consecutive times are at least ``least_s`` apart, within the tolerance of a host."""
-    return all(later - sooner >= least_s - slack_s for sooner, later in pairwise(times))
+def assert_spaced(result: Result, record: HostRecord, least_s: float, *, skip: int = 0) -> None:
+    """The departures of a crawl to a host are ``least_s`` apart, and no arrival is ahead of them.
+
+    One arrival can be held up on its way and the next not (connecting, a busy machine), so the gaps
+    between two arrivals say little. But no arrival can be ahead of the pace that the first
+    departure began. ``skip`` leaves out that many of the first.
+    """
+    departures = result.departures_to(record.host)[skip:]
+    arrivals = [arrival.at for arrival in record.arrivals][-len(departures) :]
+    assert len(arrivals) == len(departures) > 1
+    gaps = [later - sooner for sooner, later in pairwise(departures)]
+    # Between the gate's own look at the clock and the hand-over there is very little.
+    assert min(gaps) >= least_s - TOLERANCE_S, gaps
+    ahead = [
+        departures[0] + number * least_s - at
+        for number, at in enumerate(arrivals)
+        if at < departures[0] + number * least_s - TOLERANCE_S
+    ]
+    assert ahead == []
