@@ -180,13 +180,13 @@ def memory(hosts: int, visits: int, kept: int) -> dict[str, float]:
     def task(crawler: Any) -> dict[str, float]:
         manager = crawler.get_downloader_middleware(HostGateMiddleware).manager
         visit(manager, 20, 1, "warm")
-        hostkey._cached.cache_clear()
+        hostkey._remembered.cache_clear()
         gc.collect()
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         visit(manager, hosts, visits, "host")
         # The last few thousand names are cached, however many hosts there are.
-        hostkey._cached.cache_clear()
+        hostkey._remembered.cache_clear()
         gc.collect()
         used = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()

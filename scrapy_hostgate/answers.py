@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.http import Response
@@ -14,9 +14,9 @@ from scrapy_hostgate.errors import HostRefusedError
 from scrapy_hostgate.gate import NOTHING, Gate
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.observer import Observer
-from scrapy_hostgate.outcome import Outcome, outcome_of_error, outcome_of_status
+from scrapy_hostgate.outcome import Outcome, OutcomeByStatus, outcome_of_error
 from scrapy_hostgate.quota import parse_quotas
-from scrapy_hostgate.retries import RetryBudget
+from scrapy_hostgate.retries import REFUSALS, RetryBudget
 from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
 from scrapy_hostgate.semaphore import Permit
 from scrapy_hostgate.settings import HostGateSettings
@@ -50,21 +50,28 @@ class Answers:
         if settings.refusal_detector is not None:
             self._detector = RefusalDetector(crawler, settings.refusal_detector)
         self._retries = RetryBudget(crawler, settings.refusal_retries)
+        self._by_status = OutcomeByStatus(settings.refusal_codes)
 
     def came(
         self, gate: Gate, permit: Permit, request: Request, response: Response, started: float
     ) -> bool:
         """``response`` came to a request that left at ``started``; say whether it is a refusal."""
-        outcome, asked_s = self._outcome(request, response)
+        meta = request.meta
+        outcome, asked_s = self._by_status[response.status], None
+        if outcome is Outcome.REFUSED or self._detector is not None:
+            outcome, asked_s = self._refused(request, response, outcome)
         if outcome is Outcome.REFUSED:
             self._count_refusal(request)
             if self._http_cache:
                 # A refusal in the cache would answer every retry, and the next crawl too.
-                request.meta["_dont_cache"] = True
-        else:
+                meta["_dont_cache"] = True
+        elif REFUSALS in meta:
             self._retries.answered(request, response.status)
-        self._learn(gate, permit, request, outcome, started, response, asked_s)
-        self._hear_quotas(gate, permit, request, response)
+        if outcome is Outcome.OK and self._says_nothing(request, response):
+            outcome = Outcome.NEUTRAL
+        self._learn(gate, permit, meta, outcome, started, response, asked_s)
+        if response.headers:
+            self._hear_quotas(gate, permit, request, response)
         return outcome is Outcome.REFUSED
 
     def failed(
@@ -79,7 +86,7 @@ class Answers:
             outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
         if outcome is Outcome.REFUSED:
             self._count_refusal(request)
-        self._learn(gate, permit, request, outcome, started, error)
+        self._learn(gate, permit, request.meta, outcome, started, error)
 
     def again(self, request: Request, response: Response) -> Response | Request:
         """What becomes of a refusal that Scrapy's RetryMiddleware would take for a page.
@@ -93,9 +100,10 @@ class Answers:
             raise HostRefusedError(f"{response.url} was refused too often", response)
         return response
 
-    def _outcome(self, request: Request, response: Response) -> tuple[Outcome, float | None]:
-        """What a response says, and the wait in seconds that a refusal asks for."""
-        outcome = outcome_of_status(response.status, self._settings.refusal_codes)
+    def _refused(
+        self, request: Request, response: Response, outcome: Outcome
+    ) -> tuple[Outcome, float | None]:
+        """Whether it is a refusal after all, and the wait in seconds that a refusal asks for."""
         if outcome is Outcome.REFUSED:
             return outcome, parse_retry_after(
                 response.headers.get("Retry-After"),
@@ -106,30 +114,38 @@ class Answers:
             refused, asked_s = self._detector.looks_refused(request, response)
             if refused:
                 return Outcome.REFUSED, asked_s
-        if outcome is Outcome.OK and (
-            "download_stopped" in response.flags or request.url.startswith("ftp:")
-        ):
-            outcome = Outcome.NEUTRAL
         return outcome, None
+
+    @staticmethod
+    def _says_nothing(request: Request, response: Response) -> bool:
+        """Whether a page tells nothing of the host: broken off, or of a server of another kind."""
+        return "download_stopped" in response.flags or request.url.startswith("ftp:")
 
     def _learn(
         self,
         gate: Gate,
         permit: Permit,
-        request: Request,
+        meta: dict[str, Any],
         outcome: Outcome,
         started: float,
         answer: Response | Exception,
         asked_s: float | None = None,
     ) -> None:
-        latency_s: float | None = self._latency(request, started)
-        gate.answered(latency_s or 0.0)
-        if request.meta.get("hostgate_dont_learn"):
+        elapsed_s = self._clock() - started
+        told = meta.get(LATENCY)
+        # Seconds to the headers as the handler tells it, else to the end of the body. Scrapy before
+        # 2.15 took it from the wall clock, which may have been stepped meanwhile.
+        took_s = elapsed_s
+        if isinstance(told, (int, float)) and 0 <= told <= elapsed_s + 0.001:
+            took_s = told
+        gate.answered(took_s)
+        if meta.get("hostgate_dont_learn"):
             if outcome is Outcome.REFUSED:
                 gate.obey(asked_s)
                 self._observer.looked(gate, "dont_learn")
             return
-        if outcome is Outcome.OK and self._lag.spoils(started, latency_s or 0.0):
+        latency_s: float | None = took_s
+        if outcome is Outcome.OK and self._lag.spoils(started, took_s):
             self._observer.spoiled()
             latency_s = None
         verdict = gate.record(permit, outcome, latency_s, asked_s)
@@ -168,12 +184,3 @@ class Answers:
         if gate.announced(permit, parse_quotas(headers, answered_s=answered_s)):
             self._observer.stats.quota_wait()
             self._observer.looked(gate, "quota")
-
-    def _latency(self, request: Request, started: float) -> float:
-        """Seconds to the headers as the handler tells it, else to the end of the body."""
-        elapsed_s = self._clock() - started
-        told = request.meta.get(LATENCY)
-        # Scrapy before 2.15 took it from the wall clock, which may have been stepped meanwhile.
-        if isinstance(told, (int, float)) and 0 <= told <= elapsed_s + 0.001:
-            return float(told)
-        return elapsed_s

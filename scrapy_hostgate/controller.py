@@ -94,8 +94,15 @@ class Window:
     def __len__(self) -> int:
         return len(self._ring)
 
-    def push(self, value: float) -> None:
-        self._put(min(round(value * 1e6), _MOST_US))
+    def push(self, value: float) -> int:
+        """Keep ``value``; the place in the ring where it stands now."""
+        ring, at = self._ring, self._next
+        if len(ring) < self._size:
+            ring.append(min(round(value * 1e6), _MOST_US))
+        else:
+            ring[at] = min(round(value * 1e6), _MOST_US)
+        self._next = (at + 1) % self._size
+        return at
 
     def in_order(self) -> list[float]:
         """The latencies in seconds by arrival, the oldest first."""
@@ -104,15 +111,6 @@ class Window:
     def quantile(self, q: float) -> float:
         """The nearest-rank quantile: always a number that was really seen."""
         return sorted(self._ring)[self._rank(q)] / 1e6
-
-    def _put(self, microseconds: int) -> int:
-        at = self._next
-        if len(self._ring) < self._size:
-            self._ring.append(microseconds)
-        else:
-            self._ring[at] = microseconds
-        self._next = (at + 1) % self._size
-        return at
 
     def _rank(self, q: float) -> int:
         return max(0, math.ceil(q * len(self._ring)) - 1)
@@ -128,12 +126,13 @@ class SortedWindow(Window):
         # Places in the ring.
         self._order = bytearray()
 
-    def push(self, value: float) -> None:
+    def push(self, value: float) -> int:
         ring, order = self._ring, self._order
         if len(ring) == self._size:
             order.remove(self._next)
-        at = self._put(min(round(value * 1e6), _MOST_US))
+        at = super().push(value)
         order.insert(bisect_right(order, ring[at], key=ring.__getitem__), at)
+        return at
 
     def quantile(self, q: float) -> float:
         return self._ring[self._order[self._rank(q)]] / 1e6

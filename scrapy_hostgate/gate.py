@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scrapy_hostgate.controller import Controller, Decision, Law, Reason
-from scrapy_hostgate.interval import NEGLIGIBLE_S
 from scrapy_hostgate.outcome import Outcome, Sample
 from scrapy_hostgate.pacer import BACKOFF_BASE_S, Pace, Pacer, Pause
 from scrapy_hostgate.quota import Quota
@@ -213,23 +212,22 @@ class Gate:
         was granted for must not happen.
         """
         now = self._clock()
-        admission = self.admission
+        admission, pacer = self.admission, self.pacer
         if (
             # The pause of a refusal may be over by now, if the event loop stood still meanwhile.
             self.controller.refused_since(permit.granted_at)
-            or self.pacer.paused(now)
-            or self.in_flight > self.limit
+            or now < pacer.pause_until
+            or self.semaphore.drains
             or (admission is not None and not admission.valid(permit))
         ):
             self.departures -= 1
             # Others may have been granted with it, and leave only now as well.
-            self.pacer.left_late(permit.granted_at, now)
+            pacer.left_late(permit.granted_at, now)
             if admission is not None:
                 admission.left(permit)
             self.semaphore.requeue(permit)
             return permit.granted
-        if now - permit.granted_at > NEGLIGIBLE_S or self.pacer.keeps_apart:
-            self.pacer.left_late(permit.granted_at, now)
+        pacer.left_late(permit.granted_at, now)
         return True
 
     def stood_still(self, now: float, seconds: float) -> None:
@@ -256,21 +254,22 @@ class Gate:
         now = self._clock()
         if outcome is Outcome.REFUSED:
             return self._refused(permit.epoch, permit.in_flight, retry_after_s, now)
-        current = permit.epoch == self.controller.epoch
+        controller, pacer = self.controller, self.pacer
         relaxed = False
-        if outcome is Outcome.OK and current:
-            self.pacer.served()
+        if outcome is Outcome.OK and permit.epoch == controller.epoch:
+            pacer.served()
             self._refusing_before = self._refusing_since
             self._refusing_since = self._stalled_at = None
-            relaxed = self.pacer.penalty.relax(now, self.controller.law.recovery_delay_s)
-        if outcome is Outcome.NEUTRAL:
+            if pacer.penalty.interval_s:
+                relaxed = pacer.penalty.relax(now, controller.law.recovery_delay_s)
+        elif outcome is Outcome.NEUTRAL:
             self._refusing_since = self._stalled_at = None
         sample = Sample(outcome, latency_s, permit.epoch, permit.in_flight)
-        paused = self.pacer.paused(now)
-        if outcome is Outcome.OK and latency_s is None:
-            decision = self.controller.observe_served(sample, now, paused=paused)
+        paused = now < pacer.pause_until
+        if latency_s is None and outcome is Outcome.OK:
+            decision = controller.observe_served(sample, now, paused=paused)
         else:
-            decision = self.controller.observe(sample, now, paused=paused)
+            decision = controller.observe(sample, now, paused=paused)
         if decision is None:
             return RELAXED if relaxed else NOTHING
         self._obey(decision)
@@ -308,7 +307,7 @@ class Gate:
             semaphore.release(permit)
         if self.admission is not None:
             self.admission.left(permit)
-        if not semaphore.in_flight and not semaphore.waiting:
+        if semaphore.idle:
             self.pacer.rests(self._clock())
 
     def obey(self, retry_after_s: float | None) -> None:

@@ -10,6 +10,7 @@ import ipaddress
 import re
 import socket
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}")
 _HOSTNAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
@@ -30,16 +31,24 @@ def normalise_host(host: str) -> str:
     if len(host) > MAX_HOST_CHARS:
         digest = hashlib.sha256(host.lower().encode("utf-8", "surrogatepass")).hexdigest()
         host = f"{host[:64]}~{digest}"
-    return _cached(host)
-
-
-@lru_cache(maxsize=4096)
-def _cached(host: str) -> str:
     once = _normalised(host)
     # Nameprep makes ASCII digits of full-width ones, which then are an address.
     while (again := _normalised(once)) != once:
         once = again
     return once
+
+
+def host_of(netloc: str) -> str:
+    """The one spelling of the host in the ``netloc`` of a URL, credentials and port aside."""
+    # What is long must not take the memory of what is remembered.
+    return _remembered(netloc) if len(netloc) <= 2 * MAX_HOST_CHARS else _host_of(netloc)
+
+
+def _host_of(netloc: str) -> str:
+    return normalise_host(urlsplit(f"//{netloc}").hostname or "")
+
+
+_remembered = lru_cache(maxsize=4096)(_host_of)
 
 
 def _normalised(host: str) -> str:

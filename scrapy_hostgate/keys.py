@@ -8,19 +8,15 @@ from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_hostgate.domain import registrable_domain
-from scrapy_hostgate.hostkey import is_valid_host, normalise_host
+from scrapy_hostgate.hostkey import host_of, is_valid_host, normalise_host
 from scrapy_hostgate.settings import HostGateSettings
 
 GATED_SCHEMES = frozenset({"http", "https", "ftp"})
 
 
-def scheme_of(request: Request) -> str:
-    return request.url.partition(":")[0].lower()
-
-
-def is_gated(request: Request) -> bool:
-    """Whether a gate holds ``request``: it has a host to protect, and nobody asked for a bypass."""
-    return scheme_of(request) in GATED_SCHEMES and not request.meta.get("hostgate_bypass")
+def has_host(request: Request) -> bool:
+    """Whether ``request`` goes to a host that a gate could protect."""
+    return urlparse_cached(request).scheme in GATED_SCHEMES
 
 
 class HostKeys:
@@ -29,6 +25,16 @@ class HostKeys:
     def __init__(self, settings: HostGateSettings, known: Container[str]) -> None:
         self._settings = settings
         self._known = known
+        self._by_host = settings.key == "host"
+
+    def of_gated(self, request: Request) -> str | None:
+        """The host key of a request, ``None`` if no gate holds it: it has no host to protect, or
+        somebody asked for a bypass. Raises as :meth:`of_request`.
+        """
+        parsed = urlparse_cached(request)
+        if parsed.scheme not in GATED_SCHEMES or request.meta.get("hostgate_bypass"):
+            return None
+        return host_of(parsed.netloc) if self._by_host else self.of_request(request)
 
     def of_request(self, request: Request) -> str:
         """The host key of a request. Raises ``TypeError`` if the user's function gives no text."""
@@ -44,7 +50,7 @@ class HostKeys:
                 raise TypeError(f"HOSTGATE_KEY gave {key!r} for a request to {host!r}, not a text")
             if key:
                 return key
-        host = normalise_host(urlparse_cached(request).hostname or "")
+        host = host_of(urlparse_cached(request).netloc)
         return registrable_domain(host) if kind == "domain" else host
 
     def of_name(self, name: str) -> str:

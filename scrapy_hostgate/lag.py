@@ -56,10 +56,11 @@ class LoopLag:
 
         Too long is more than 50 ms and more than a tenth of the sample.
         """
-        bound = max(MIN_LAG_S, LAG_SHARE * latency_s)
-        if not self._standstills and self._clock() - self._due_at <= bound:
+        overdue_s = self._clock() - self._due_at if self._timer is not None else 0.0
+        if overdue_s <= MIN_LAG_S and not self._standstills:
             return False
-        if self._timer is not None and self._clock() - self._due_at > bound:
+        bound = max(MIN_LAG_S, LAG_SHARE * latency_s)
+        if overdue_s > bound:
             return True
         for ended, seconds in reversed(self._standstills):
             if ended <= departed_at:

@@ -72,6 +72,18 @@ def outcome_of_status(status: int, refusal_codes: Collection[int]) -> Outcome:
     return Outcome.NEUTRAL
 
 
+class OutcomeByStatus(dict[int, Outcome]):
+    """:func:`outcome_of_status` for one set of refusal codes, remembered by status."""
+
+    def __init__(self, refusal_codes: Collection[int]) -> None:
+        super().__init__()
+        self._refusal_codes = refusal_codes
+
+    def __missing__(self, status: int) -> Outcome:
+        outcome = self[status] = outcome_of_status(status, self._refusal_codes)
+        return outcome
+
+
 def outcome_of_error(error: BaseException, *, via_proxy: bool = False) -> Outcome:
     """Classify the exception a download ended with.
 

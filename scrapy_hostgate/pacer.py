@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scrapy_hostgate.interval import PenaltyInterval
+from scrapy_hostgate.interval import NEGLIGIBLE_S, PenaltyInterval
 from scrapy_hostgate.saved import Plain, Saved
 
 BACKOFF_BASE_S = 1.0
@@ -23,7 +23,6 @@ SPACING_SAMPLES = 16
 # A host that asks for more than a page a day has made a mistake, or a joke.
 MAX_CRAWL_DELAY_S = 86_400.0
 _NEVER = -math.inf
-_MOST_US = 2**32 - 1
 # Of every host that has never refused.
 _NO_PENALTY = PenaltyInterval()
 
@@ -98,9 +97,9 @@ class Pacer:
         self.outside_delay_s: float | None = None
         self._uniform = uniform
         self._tat = self._not_before = self.last_departure = _NEVER
-        # Microseconds between the last departures, none before the second. They do not count the
-        # time in which the host had nothing of ours: an hour in which nobody asked is no spacing.
-        self._gaps: array[int] | None = None
+        # Seconds between the last departures, none before the second. They do not count the time in
+        # which the host had nothing of ours: an hour in which nobody asked is no spacing.
+        self._gaps: array[float] | None = None
         self._counting = False
         self._idle_since: float | None = None
         self._idle_s = 0.0
@@ -142,10 +141,6 @@ class Pacer:
     def paused(self, now: float) -> bool:
         return now < self.pause_until
 
-    def __call__(self, now: float) -> float:
-        """The same as :meth:`next_departure`; a pacer costs less to keep than its bound method."""
-        return self.next_departure(now)
-
     def next_departure(self, now: float) -> float:
         """The earliest time, from ``now`` on, at which pause and spacing allow a departure."""
         earliest = now
@@ -157,19 +152,33 @@ class Pacer:
             earliest = max(earliest, self._tat - (self.pace.burst - 1) * self.pace.rate_interval_s)
         return earliest
 
+    # A pacer costs less to keep than a bound method of it.
+    __call__ = next_departure
+
     def departed(self, now: float) -> None:
         """Count a departure; it moves every clock on."""
         if self._idle_since is not None:
             self._idle_s += max(0.0, now - self._idle_since)
             self._idle_since = None
         if self._counting:
-            self._keep_gap(now - self.last_departure - self._idle_s)
+            gaps = self._gaps
+            if gaps is None:
+                gaps = self._gaps = array("f")
+            elif len(gaps) == SPACING_SAMPLES - 1:
+                del gaps[0]
+            gaps.append(now - self.last_departure - self._idle_s)
         self._counting = True
         self._idle_s = 0.0
         self.last_departure = now
         if self.pace.rate:
             self._tat = max(self._tat, now) + self.pace.rate_interval_s
-        if self.spaced:
+        if (
+            # What ``spaced`` says, for every request of every host.
+            self.pace.delay_s
+            or self.outside_delay_s
+            or self.crawl_delay_s
+            or self.penalty.interval_s
+        ):
             self._not_before = now + self.draw_spacing_s()
 
     def left_late(self, granted_at: float, now: float) -> None:
@@ -181,9 +190,12 @@ class Pacer:
         late_s = now - granted_at
         if late_s <= 0 or self.last_departure != granted_at:
             return
+        apart = self._not_before > granted_at or self.pace.rate
+        if not apart and late_s <= NEGLIGIBLE_S:
+            return
         self.last_departure = now
         if self._gaps:
-            self._gaps[-1] = min(self._gaps[-1] + round(late_s * 1e6), _MOST_US)
+            self._gaps[-1] += late_s
         if self.pace.rate:
             self._tat = max(self._tat, granted_at) + late_s
         if self._not_before > granted_at:
@@ -334,13 +346,6 @@ class Pacer:
             and self.penalty.interval_s == 0
         )
 
-    def _keep_gap(self, gap_s: float) -> None:
-        if self._gaps is None:
-            self._gaps = array("I")
-        elif len(self._gaps) == SPACING_SAMPLES - 1:
-            del self._gaps[0]
-        self._gaps.append(min(max(0, round(gap_s * 1e6)), _MOST_US))
-
     def draw_spacing_s(self) -> float:
         """Seconds from one departure to the next, but for a rate; with jitter, a new draw."""
         delay_s = self.delay_s
@@ -351,7 +356,8 @@ class Pacer:
     def _interval_in_use_s(self) -> float:
         """The interval that was refused: the configured one, or the real one if that is longer."""
         gaps = self._gaps
-        mean = sum(gaps) / len(gaps) / 1e6 if gaps else 0.0
+        # To the microsecond, which is what is left of seconds in four bytes.
+        mean = round(sum(gaps) / len(gaps), 6) if gaps else 0.0
         return max(self.spacing_s, mean)
 
     def _backoff_s(self) -> float:

@@ -58,11 +58,14 @@ class Registry:
 
     def gate(self, key: str) -> Gate:
         """The gate of ``key``, made now if need be."""
-        for table in (self._fresh, self._learnt):
-            gate = table.get(key)
-            if gate is not None:
-                table.move_to_end(key)
-                return gate
+        gate = self._fresh.get(key)
+        if gate is not None:
+            self._fresh.move_to_end(key)
+            return gate
+        gate = self._learnt.get(key)
+        if gate is not None:
+            self._learnt.move_to_end(key)
+            return gate
         if len(self) >= self._max_hosts:
             self._make_room()
         gate = self._fresh[key] = self._make_gate(key)

@@ -33,6 +33,7 @@ class Permit:
         """Where it stands in the queue: by priority, then by arrival."""
         self.state = self.WAITING
         self.granted_at = 0.0
+        """When, in seconds of the semaphore's clock; 0 before."""
         self.in_flight = 0
         """How many were in flight when it departed, itself included."""
         self.epoch = 0
@@ -116,6 +117,16 @@ class AdaptiveSemaphore:
     @property
     def waiting(self) -> int:
         return self._waiting
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is out and nobody waits."""
+        return not (self._borrowers or self._waiting)
+
+    @property
+    def drains(self) -> bool:
+        """Whether more are out than the limit allows, which a shrink leaves behind."""
+        return len(self._borrowers) > self._limit
 
     def acquire(self, priority: int = 0) -> Permit:
         """Ask for a permit; it may be granted already when this returns.
@@ -227,9 +238,12 @@ class AdaptiveSemaphore:
         return None
 
     def _take_back(self, permit: Permit) -> None:
-        if permit.state != Permit.GRANTED or permit not in self._borrowers:
-            raise RuntimeError(f"{permit!r} is not borrowed from {self!r}")
-        self._borrowers = tuple(other for other in self._borrowers if other is not permit)
+        borrowers = self._borrowers
+        try:
+            at = borrowers.index(permit)
+        except ValueError:
+            raise RuntimeError(f"{permit!r} is not borrowed from {self!r}") from None
+        self._borrowers = borrowers[:at] + borrowers[at + 1 :]
 
     def _enqueue(self, permit: Permit) -> None:
         if self._waiters is None:

@@ -29,7 +29,7 @@ from scrapy_hostgate.errors import HostStalledError
 from scrapy_hostgate.fleet.join import join_fleet
 from scrapy_hostgate.fleet.member import FleetMember
 from scrapy_hostgate.gate import Gate
-from scrapy_hostgate.keys import GATED_SCHEMES, HostKeys, is_gated, scheme_of
+from scrapy_hostgate.keys import HostKeys, has_host
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.log import printable
 from scrapy_hostgate.observe.observer import Observer
@@ -38,12 +38,13 @@ from scrapy_hostgate.registry import Registry
 from scrapy_hostgate.robots import CrawlDelays
 from scrapy_hostgate.semaphore import CallLater, Permit, Timer
 from scrapy_hostgate.settings import HostGateSettings
-from scrapy_hostgate.slotview import SlotTable, Visit
+from scrapy_hostgate.slotview import SlotTable
 from scrapy_hostgate.state import LearntState
 from scrapy_hostgate.waiting import WaitingRoom
 
 if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
+    from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,8 @@ _SLOT = "download_slot"
 class SlotManager:
     """Downloads requests through their hosts' gates, for one crawler."""
 
-    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits, how many
-    # are in flight, the robots.txt delays heard, and what closing has done so far.
+    # All mutable state: the gates, the views of them in ``downloader.slots``, who waits, who is in
+    # flight, the robots.txt delays heard, and what closing has done so far.
     def __init__(self, crawler: Crawler, settings: HostGateSettings) -> None:
         self._crawler = crawler
         self._settings = settings
@@ -83,16 +84,17 @@ class SlotManager:
             in_downloader=lambda: self._get_downloader().active,
             wake=self._wake_engine,
         )
-        self._views = SlotTable(settings.max_hosts)
+        self._in_flight: set[Request] = set()
+        self._views = SlotTable(settings.max_hosts, self._in_flight)
         self._waiting = WaitingRoom(
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
         )
         self._send = partial(crawler.signals.send_catch_log, spider=crawler.spider)
-        self._in_flight = 0
         self._closing_since: float | None = None
         self._handed_back: WeakSet[Request] = WeakSet()
         # Of each request that departed, for as long as somebody holds it; meta is no place for it.
         self._epochs: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        self._engine: ExecutionEngine | None = None
         self._downloader: Downloader | None = None
         self._crawl_delays = CrawlDelays(DELAYS_PER_HOST * settings.max_hosts)
         self._fleet: FleetMember | None = None
@@ -110,7 +112,7 @@ class SlotManager:
 
     def __repr__(self) -> str:
         return (
-            f"<SlotManager hosts={len(self.registry)} in_flight={self._in_flight} "
+            f"<SlotManager hosts={len(self.registry)} in_flight={len(self._in_flight)} "
             f"waiting={len(self._waiting)}>"
         )
 
@@ -121,13 +123,14 @@ class SlotManager:
         first; or ``None`` where Scrapy's own slots should take it. Raises whatever the download
         raises, :exc:`HostStalledError`, :exc:`SpiderClosingError` and :exc:`HostRefusedError`.
         """
-        if not is_gated(request):
+        key = self.keys.of_gated(request)
+        if key is None:
             return await self._ungated(request)
         if self._closing_began() is not None and request not in self._handed_back:
             return self._hand_back(request)
-        downloader = self._get_downloader()
+        downloader = self._downloader or self._get_downloader()
         slot_key = downloader.get_slot_key(request)
-        gate = self.registry.gate(self.keys.of_request(request))
+        gate = self.registry.gate(key)
         if gate.stalled:
             self._stats.stalled(gate)
             raise _stalled(gate)
@@ -135,12 +138,16 @@ class SlotManager:
             self._tighten_by_slot(gate, slot_key)
         # Before anybody else's code runs: a gate with a claim on it cannot be forgotten meanwhile.
         permit = gate.arrive(request.priority)
-        visit = None
+        visit = response = None
+        refused = False
         try:
             self.dispatch.arrived(request)
             visit = self._views.enter(downloader.slots, gate, request, slot_key)
             self._send(signal=signals.request_reached_downloader, request=request)
-            response = await self._through(gate, permit, request, visit)
+            at_once = permit.granted and gate.left(permit)
+            if at_once or await self._wait(gate, permit, request):
+                self._stats.departed(permit.in_flight, waited=not at_once)
+                response, refused = await self._transfer(gate, permit, request, downloader)
         finally:
             try:
                 # Before the slot is given back, or the release would send the next one off.
@@ -150,10 +157,10 @@ class SlotManager:
                 self.dispatch.changed(gate.key)
                 self._send(signal=signals.request_left_downloader, request=request)
                 if visit is not None:
-                    visit.leave()
+                    self._views.leave(request, visit)
         if response is None:
             return self._hand_back(request)
-        return self._answers.again(request, response) if visit.refused else response
+        return self._answers.again(request, response) if refused else response
 
     def refuse(self, key: str, retry_after_s: float | None, request: Request | None = None) -> None:
         """The user's word that the host of ``key`` refuses, by its answer to ``request`` if given.
@@ -176,10 +183,11 @@ class SlotManager:
 
     def queue_name(self, request: Request) -> str:
         """The name under which a scheduler's queue keeps ``request``: its host key, if any."""
-        if is_gated(request):
-            # Where the user's function fails the download will too, and there somebody hears of it.
-            with suppress(Exception):
-                return self.keys.of_request(request)
+        # Where the user's function fails the download will too, and there somebody hears of it.
+        with suppress(Exception):
+            key = self.keys.of_gated(request)
+            if key is not None:
+                return key
         return f"{UNGATED}{self._slot_key(request)}"
 
     def crawl_delay(self, request: Request, delay_s: float) -> None:
@@ -220,44 +228,30 @@ class SlotManager:
 
     # -- one download ---------------------------------------------------------------------------
 
-    async def _through(
-        self, gate: Gate, permit: Permit, request: Request, visit: Visit
-    ) -> Response | None:
-        """Wait for the grant, download and learn; ``None`` if the wait was ended."""
-        waited = False
-        while not (permit.granted and gate.left(permit)):
-            waited = True
-            if not permit.granted and not await self._wait(gate, permit, request):
-                return None
-        if waited:
-            self.dispatch.changed(gate.key)
-        self._epochs[request] = permit.epoch
-        self._stats.departed(permit.in_flight, waited=waited)
-        self._in_flight += 1
-        self._lag.start()
-        visit.departed()
-        try:
-            return await self._transfer(gate, permit, request, visit)
-        finally:
-            visit.landed()
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._lag.rest()
-
     async def _transfer(
-        self, gate: Gate, permit: Permit, request: Request, visit: Visit
-    ) -> Response:
+        self, gate: Gate, permit: Permit, request: Request, downloader: Downloader
+    ) -> tuple[Response, bool]:
+        """Download and learn; say whether the host refused."""
         started = self._clock()
         # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
         request.meta.pop(LATENCY, None)
+        self._epochs[request] = permit.epoch
+        in_flight = self._in_flight
+        in_flight.add(request)
+        self._lag.start()
         try:
-            response: Response = await self._handlers().download_request_async(request)
-        except Exception as error:
-            self._answers.failed(gate, permit, request, error, started)
-            raise
-        visit.refused = self._answers.came(gate, permit, request, response, started)
-        self._send(signal=signals.response_downloaded, response=response, request=request)
-        return response
+            try:
+                response: Response = await downloader.handlers.download_request_async(request)
+            except Exception as error:
+                self._answers.failed(gate, permit, request, error, started)
+                raise
+            refused = self._answers.came(gate, permit, request, response, started)
+            self._send(signal=signals.response_downloaded, response=response, request=request)
+            return response, refused
+        finally:
+            in_flight.discard(request)
+            if not in_flight:
+                self._lag.rest()
 
     def _tighten_by_slot(self, gate: Gate, slot_key: Any) -> None:
         """DOWNLOAD_SLOTS of the request's own slot: the host is the gate, but they hold too."""
@@ -272,12 +266,13 @@ class SlotManager:
 
     async def _ungated(self, request: Request) -> Response | None:
         """A request that no gate holds: for Scrapy's own slot, unless a view is in its place."""
-        bypass = request.meta.get("hostgate_bypass") and scheme_of(request) in GATED_SCHEMES
+        bypass = request.meta.get("hostgate_bypass") and has_host(request)
         if not bypass and not self._views.owns(self._slots(), self._slot_key(request)):
             return None
         self._send(signal=signals.request_reached_downloader, request=request)
         try:
-            response: Response = await self._handlers().download_request_async(request)
+            handlers = self._get_downloader().handlers
+            response: Response = await handlers.download_request_async(request)
             self._send(signal=signals.response_downloaded, response=response, request=request)
             return response
         finally:
@@ -286,12 +281,16 @@ class SlotManager:
     # -- waiting and closing --------------------------------------------------------------------
 
     async def _wait(self, gate: Gate, permit: Permit, request: Request) -> bool:
-        """Wait for the grant; ``False`` if the request should be handed back instead."""
-        wakes = self._waiting.enter(gate, permit, came_back=request in self._handed_back)
-        try:
-            return await maybe_deferred_to_future(wakes)
-        finally:
-            self._waiting.leave(permit)
+        """Wait until the host lets it go; ``False`` if it should be handed back instead."""
+        while not (permit.granted and gate.left(permit)):
+            wakes = self._waiting.enter(gate, permit, came_back=request in self._handed_back)
+            try:
+                if not await maybe_deferred_to_future(wakes):
+                    return False
+            finally:
+                self._waiting.leave(permit)
+        self.dispatch.changed(gate.key)
+        return True
 
     def _fail_waiters_of(self, gate: Gate) -> None:
         """The host is stalled: nobody waits for it any longer."""
@@ -317,28 +316,29 @@ class SlotManager:
         Scrapy sends no signal for it.
         """
         if self._closing_since is None:
-            slot = getattr(self._crawler.engine, "_slot", None)
+            slot = (self._engine or self._get_engine())._slot
             if slot is not None and slot.closing is not None:
                 self._closing_since = self._clock()
         return self._closing_since
 
     def _wake_engine(self) -> None:
         """Have the engine ask its scheduler soon; without this it does every 5 s."""
-        slot = getattr(self._crawler.engine, "_slot", None)
+        slot = self._get_engine()._slot
         if slot is not None and slot.closing is None:
             slot.nextcall.schedule()
 
     # -- Scrapy's downloader --------------------------------------------------------------------
 
+    def _get_engine(self) -> ExecutionEngine:
+        if self._engine is None:
+            self._engine = self._crawler.engine
+            assert self._engine is not None
+        return self._engine
+
     def _get_downloader(self) -> Downloader:
         if self._downloader is None:
-            engine = self._crawler.engine
-            assert engine is not None
-            self._downloader = engine.downloader
+            self._downloader = self._get_engine().downloader
         return self._downloader
-
-    def _handlers(self) -> Any:
-        return self._get_downloader().handlers
 
     def _slots(self) -> dict[str, Any]:
         return self._get_downloader().slots

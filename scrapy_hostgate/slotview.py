@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Set as AbstractSet
-from typing import Any
+from collections.abc import Collection
+from typing import Any, cast
 
 from scrapy import Request
 
 from scrapy_hostgate.gate import Gate
 
 _SLOT = "download_slot"
-_NONE: frozenset[Request] = frozenset()
+# Nobody adds to it: there is one view for each known host, and most hosts are idle.
+_NOBODY = cast("set[Request]", frozenset())
+# In place of a value of meta.
+_ABSENT, _NOT_STAMPED = object(), object()
 
 
 class SlotView:
@@ -26,55 +29,50 @@ class SlotView:
     only tighten the limit that holds now.
     """
 
-    __slots__ = ("_delay_s", "_gate", "_others", "active", "key", "transferring")
+    __slots__ = ("_delay_s", "_departed", "_gate", "_others", "active", "key")
 
     latercall = None
 
-    # There is one for each known host and most hosts are idle, so what is empty is not there.
-    def __init__(self, key: str, gate: Gate) -> None:
+    def __init__(self, key: str, gate: Gate, departed: Collection[Request]) -> None:
         self.key = key
         self._gate: Gate | None = gate
         self._others: tuple[Gate, ...] = ()
-        # Attributes and not properties: Scrapy's queue looks at all of them for each request.
-        self.active: AbstractSet[Request] = _NONE
+        self._departed = departed
+        # An attribute and no property: Scrapy's queue looks at all of them for each request.
+        self.active = _NOBODY
         """The requests that are here, waiting or in flight."""
-        self.transferring: AbstractSet[Request] = _NONE
-        """Those in flight."""
         self._delay_s: float | None = None
+
+    @property
+    def transferring(self) -> set[Request]:
+        """Those of ``active`` that are in flight."""
+        return {request for request in self.active if request in self._departed}
 
     @property
     def gates(self) -> tuple[Gate, ...]:
         """The gates that it shows: the host's own, or all behind a slot name."""
         return self._others if self._gate is None else (self._gate, *self._others)
 
-    def show(self, gate: Gate) -> None:
-        if gate is not self._gate and gate not in self._others:
-            self._others += (gate,)
-
     def hide(self, gate: Gate) -> None:
         if gate is self._gate:
             self._gate = None
         self._others = tuple(other for other in self._others if other is not gate)
 
-    def enter(self, request: Request) -> None:
-        active = self.active
-        if isinstance(active, set):
-            active.add(request)
+    def enter(self, gate: Gate, request: Request) -> None:
+        """``request`` is at ``gate`` from now on, until it leaves."""
+        if gate is not self._gate and gate not in self._others:
+            self._others += (gate,)
+        if self.active:
+            self.active.add(request)
         else:
             self.active = {request}
 
-    def depart(self, request: Request) -> None:
-        transferring = self.transferring
-        if isinstance(transferring, set):
-            transferring.add(request)
-        else:
-            self.transferring = {request}
-
-    def land(self, request: Request) -> None:
-        self.transferring = _without(self.transferring, request)
-
     def leave(self, request: Request) -> None:
-        self.active = _without(self.active, request)
+        active = self.active
+        if active:
+            active.discard(request)
+            if not active:
+                self.active = _NOBODY
 
     @property
     def concurrency(self) -> int:
@@ -140,74 +138,58 @@ class SlotView:
         )
 
 
-class Visit:
-    """One request's stay at a gate, as the views show it: there, perhaps departed, and gone."""
-
-    __slots__ = ("_alias", "_had_slot", "_request", "_stamp", "_view", "_was", "refused")
-
-    def __init__(
-        self, request: Request, view: SlotView, alias: SlotView | None, stamp: str
-    ) -> None:
-        meta = request.meta
-        self._request = request
-        self._view = view
-        self._alias = alias
-        self._had_slot = _SLOT in meta
-        self._was: object = meta.get(_SLOT)
-        self._stamp: str | None = None
-        self.refused = False
-        """Whether the host answered with a refusal."""
-        view.enter(request)
-        if alias is not None:
-            alias.enter(request)
-        if self._was is None or self._was == "":
-            self._stamp = meta[_SLOT] = stamp
-
-    def departed(self) -> None:
-        self._view.depart(self._request)
-        if self._alias is not None:
-            self._alias.depart(self._request)
-
-    def landed(self) -> None:
-        self._view.land(self._request)
-        if self._alias is not None:
-            self._alias.land(self._request)
-
-    def leave(self) -> None:
-        """Take the request out of the views and the stamp off its meta.
-
-        What was stamped must not travel into redirects and retries, which copy meta.
-        """
-        self._view.leave(self._request)
-        if self._alias is not None:
-            self._alias.leave(self._request)
-        meta = self._request.meta
-        if self._stamp is not None and meta.get(_SLOT) == self._stamp:
-            if self._had_slot:
-                meta[_SLOT] = self._was
-            else:
-                del meta[_SLOT]
+# One request's stay, as the views show it: under the host's own name, perhaps under another, and
+# what its meta said of the slot before it was stamped with the gate's key.
+Visit = tuple[SlotView, SlotView | None, object]
 
 
 class SlotTable:
     """Keeps the views in ``downloader.slots`` and the stamp in ``meta`` while a request is here."""
 
-    def __init__(self, max_aliases: int) -> None:
+    def __init__(self, max_aliases: int, departed: Collection[Request]) -> None:
+        """``departed`` holds the requests that are in flight, at whatever host."""
         self._max_aliases = max_aliases
+        self._departed = departed
         self._aliases: dict[Any, SlotView] = {}
         self._aliases_of: dict[Gate, set[Any]] = {}
 
     def enter(self, slots: dict[Any, Any], gate: Gate, request: Request, slot_key: Any) -> Visit:
         """Show ``request`` at ``gate``. ``slot_key`` is what Scrapy's queue calls its slot."""
-        view, alias = slots.get(gate.key), None
+        key = gate.key
+        view, alias = slots.get(key), None
         if not isinstance(view, SlotView):
-            view = slots[gate.key] = SlotView(gate.key, gate)
-        view.show(gate)
+            view = slots[key] = SlotView(key, gate, self._departed)
+        view.enter(gate, request)
         # Scrapy's queue counts by its own key, so the truth has to stand under that one too: a
         # user's own download_slot, or a spelling of the host that is not the normal one.
-        if slot_key != gate.key and _hashable(slot_key):
+        if slot_key != key and _hashable(slot_key):
             alias = self._alias(slots, gate, slot_key)
-        return Visit(request, view, alias, gate.key)
+            alias.enter(gate, request)
+        meta = request.meta
+        was = meta.get(_SLOT, _ABSENT)
+        if was is _ABSENT or was is None or was == "":
+            meta[_SLOT] = key
+        else:
+            was = _NOT_STAMPED
+        return view, alias, was
+
+    def leave(self, request: Request, visit: Visit) -> None:
+        """Take ``request`` out of the views and the stamp off its meta.
+
+        What was stamped must not travel into redirects and retries, which copy meta.
+        """
+        view, alias, was = visit
+        view.leave(request)
+        if alias is not None:
+            alias.leave(request)
+        if was is _NOT_STAMPED:
+            return
+        meta = request.meta
+        if meta.get(_SLOT) == view.key:
+            if was is _ABSENT:
+                del meta[_SLOT]
+            else:
+                meta[_SLOT] = was
 
     def owns(self, slots: dict[Any, Any], slot_key: Any) -> bool:
         """Whether Scrapy's own queue would find a view where it expects its slot."""
@@ -230,9 +212,8 @@ class SlotTable:
         if not isinstance(view, SlotView):
             if len(self._aliases) >= self._max_aliases:
                 self._drop_idle_aliases(slots)
-            view = slots[key] = self._aliases[key] = SlotView(str(key), gate)
+            view = slots[key] = self._aliases[key] = SlotView(str(key), gate, self._departed)
         self._aliases_of.setdefault(gate, set()).add(key)
-        view.show(gate)
         return view
 
     def _drop_idle_aliases(self, slots: dict[Any, Any]) -> None:
@@ -246,12 +227,6 @@ class SlotTable:
         del self._aliases[key]
         if slots.get(key) is view:
             del slots[key]
-
-
-def _without(requests: AbstractSet[Request], request: Request) -> AbstractSet[Request]:
-    if isinstance(requests, set):
-        requests.discard(request)
-    return requests or _NONE
 
 
 def _hashable(value: object) -> bool:

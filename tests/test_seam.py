@@ -44,6 +44,7 @@ STOCK: dict[str, Any] = {"DOWNLOADER_MIDDLEWARES": {}}
 # this list and into a test below.
 HALF_PRIVATE = {
     "scrapy.core.downloader.Downloader",
+    "scrapy.core.engine.ExecutionEngine",
     "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware",
     "scrapy.downloadermiddlewares.retry.RetryMiddleware",
     "scrapy.downloadermiddlewares.retry.get_retry_request",
