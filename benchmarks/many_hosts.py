@@ -204,12 +204,10 @@ def visit(manager: Any, hosts: int, visits: int, name: str) -> None:
             gate = manager.registry.gate(manager.keys.of_request(request))
             permit = gate.arrive()
             shown = manager._views.enter(slots, gate, request, gate.key)
-            shown.departed()
             gate.answered(0.1)
             gate.record(permit, Outcome.OK, 0.1 + number % 7 / 1000)
-            shown.landed()
             gate.leave(permit)
-            shown.leave()
+            manager._views.leave(request, shown)
 
 
 # --- growth -------------------------------------------------------------------------------

@@ -67,7 +67,11 @@ class Answers:
                 meta["_dont_cache"] = True
         elif REFUSALS in meta:
             self._retries.answered(request, response.status)
-        if outcome is Outcome.OK and self._says_nothing(request, response):
+        if outcome is Outcome.OK and (
+            # Broken off, or of a server of another kind: neither tells anything of the host's load.
+            "download_stopped" in response.flags
+            or (LATENCY not in meta and request.url.startswith("ftp:"))
+        ):
             outcome = Outcome.NEUTRAL
         self._learn(gate, permit, meta, outcome, started, response, asked_s)
         if response.headers:
@@ -115,11 +119,6 @@ class Answers:
             if refused:
                 return Outcome.REFUSED, asked_s
         return outcome, None
-
-    @staticmethod
-    def _says_nothing(request: Request, response: Response) -> bool:
-        """Whether a page tells nothing of the host: broken off, or of a server of another kind."""
-        return "download_stopped" in response.flags or request.url.startswith("ftp:")
 
     def _learn(
         self,

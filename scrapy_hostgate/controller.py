@@ -366,11 +366,13 @@ class Controller:
             return
         if self._window is _NO_SAMPLES:
             self._window = SortedWindow(BASELINE_WINDOW)
-        self._window.push(latency)
-        self._settled = self._settled or len(self._window) == BASELINE_WINDOW
-        if len(self._window) < MIN_SAMPLES:
+        window = self._window
+        window.push(latency)
+        known = len(window)
+        if known < MIN_SAMPLES:
             return
-        p95 = self._window.quantile(0.95)
+        self._settled = self._settled or known == BASELINE_WINDOW
+        p95 = window.quantile(0.95)
         elapsed_s, self._baseline_at = now - self._baseline_at, now
         if self.baseline_s is None:
             self.baseline_s = p95

@@ -131,7 +131,7 @@ class Gate:
             clock=clock,
             call_later=call_later,
             earliest=self.pacer if admission is None else self._earliest,
-            departing=self._departing,
+            owner=self,
         )
         self.departures = 0
         self.refusals = 0
@@ -204,6 +204,16 @@ class Gate:
     def arrive(self, priority: int = 0) -> Permit:
         """A request asks to depart; its permit may be granted at once. See :meth:`leave`."""
         return self.semaphore.acquire(priority)
+
+    def departing(self, permit: Permit, now: float) -> None:
+        """The semaphore has granted ``permit`` at ``now``."""
+        permit.epoch = self.controller.epoch
+        if self.admission is not None:
+            self.admission.departing(permit)
+        self.pacer.departed(now)
+        self.departures += 1
+        if permit.in_flight > self.peak:
+            self.peak = permit.in_flight
 
     def left(self, permit: Permit) -> bool:
         """The request of ``permit`` wants to leave now, perhaps later than it was granted.
@@ -448,15 +458,6 @@ class Gate:
         """Whether nothing has happened with the host for ten minutes, nor holds it up now."""
         last = max(self.pacer.last_departure, self.controller.changed_at)
         return now - last >= FORGET_AFTER_S and self.pacer.next_departure(now) <= now
-
-    def _departing(self, permit: Permit, now: float) -> None:
-        permit.epoch = self.controller.epoch
-        if self.admission is not None:
-            self.admission.departing(permit)
-        self.pacer.departed(now)
-        self.departures += 1
-        if permit.in_flight > self.peak:
-            self.peak = permit.in_flight
 
     def _refused(
         self, epoch: int, in_flight: int, retry_after_s: float | None, now: float

@@ -50,8 +50,19 @@ class Permit:
         return self.state == self.GRANTED
 
 
-def _retired(permit: Permit, now: float) -> None:
-    raise RuntimeError(f"{permit!r} was granted by the semaphore of a host that is forgotten")
+class Owner(Protocol):
+    """Who is told of every grant; an object and not its method, which would cost memory to keep."""
+
+    def departing(self, permit: Permit, now: float) -> None:
+        """``permit`` is granted at ``now``, and counted already."""
+
+
+class _Nobody:
+    def departing(self, permit: Permit, now: float) -> None:
+        raise RuntimeError(f"{permit!r} was granted by the semaphore of a host that is forgotten")
+
+
+_NOBODY = _Nobody()
 
 
 class AdaptiveSemaphore:
@@ -68,10 +79,10 @@ class AdaptiveSemaphore:
         "_borrowers",
         "_call_later",
         "_clock",
-        "_departing",
         "_earliest",
         "_granting",
         "_limit",
+        "_owner",
         "_timer",
         "_timer_at",
         "_waiters",
@@ -87,13 +98,13 @@ class AdaptiveSemaphore:
         clock: Callable[[], float],
         call_later: CallLater,
         earliest: Callable[[float], float],
-        departing: Callable[[Permit, float], None],
+        owner: Owner,
     ) -> None:
         self._limit = limit
         self._clock = clock
         self._call_later = call_later
         self._earliest = earliest
-        self._departing = departing
+        self._owner = owner
         # A tuple: they are few, and most hosts are idle, where anything else takes memory.
         self._borrowers: tuple[Permit, ...] = ()
         self._waiters: list[tuple[tuple[int, int], Permit]] | None = None
@@ -187,7 +198,7 @@ class AdaptiveSemaphore:
         """Nobody will come here again. Lets go of whoever made this semaphore, which holds it too:
         both are freed at once then, and not whenever cycles are collected.
         """
-        self._departing = _retired
+        self._owner = _NOBODY
 
     def reconsider(self) -> None:
         """The departure clock has changed (a pause, a spacing): look again."""
@@ -234,7 +245,7 @@ class AdaptiveSemaphore:
         permit.granted_at = now
         self._borrowers = (*borrowers, permit)
         permit.in_flight = len(borrowers) + 1
-        self._departing(permit, now)
+        self._owner.departing(permit, now)
         return None
 
     def _take_back(self, permit: Permit) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
 
 from fakes import FakeClock, middle
 
@@ -109,14 +110,14 @@ class World:
 
     def _watch_grants(self) -> None:
         semaphore = self.gate.semaphore
-        departing = semaphore._departing
+        departing = semaphore._owner.departing
 
         def watched(permit: Permit, now: float) -> None:
             assert permit.in_flight <= self.gate.limit, "granted beyond the limit"
             assert now >= self.paused_until - _TINY, "granted in a pause"
             departing(permit, now)
 
-        semaphore._departing = watched
+        semaphore._owner = SimpleNamespace(departing=watched)
 
     # -- moves ----------------------------------------------------------------------------------
 

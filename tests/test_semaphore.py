@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from fakes import FakeClock
@@ -33,10 +34,10 @@ class Desk:
             clock=self.clock,
             call_later=self.clock.call_later,
             earliest=lambda now: max(now, self.not_before),
-            departing=self._departing,
+            owner=self,
         )
 
-    def _departing(self, permit: Permit, now: float) -> None:
+    def departing(self, permit: Permit, now: float) -> None:
         self.departed.append(permit)
         if self.spacing_s:
             self.not_before = now + self.spacing_s
@@ -460,7 +461,7 @@ class AnySemaphore(RuleBasedStateMachine):
         self.desk.spacing_s = spacing
         self.waiting: list[Permit] = []
         self.granted: list[Permit] = []
-        record = self.desk._departing
+        record = self.desk.departing
 
         def departing(permit: Permit, now: float) -> None:
             # At each grant there is room, time allows it, and nobody with a better claim waits.
@@ -476,7 +477,7 @@ class AnySemaphore(RuleBasedStateMachine):
             if permit in self.waiting:
                 self.waiting.remove(permit)
 
-        self.desk.semaphore._departing = departing
+        self.desk.semaphore._owner = SimpleNamespace(departing=departing)
 
     @rule(priority=st.integers(0, 2))
     def arrive(self, priority: int) -> None:

@@ -6,6 +6,7 @@ and the telnet console when they ask.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -47,13 +48,13 @@ _PAUSE_REASONS = {
 
 
 class _Known:
-    """What has been told of one host so far."""
+    """What has been told of one host so far. Of most hosts it is nothing, and there is none."""
 
     __slots__ = ("limits", "pause_until", "reason", "spacing_s")
 
-    def __init__(self, gate: Gate) -> None:
-        self.spacing_s = gate.pacer.spacing_s
-        self.pause_until = gate.pacer.pause_until
+    def __init__(self) -> None:
+        self.spacing_s = 0.0
+        self.pause_until = -math.inf
         self.reason = ""
         self.limits: deque[tuple[float, int]] | None = None
 
@@ -103,7 +104,10 @@ class Observer:
 
     def made(self, gate: Gate) -> None:
         """There is a new gate, set up as it is to be."""
-        self._known[gate.key] = _Known(gate)
+        self._known.pop(gate.key, None)
+        if gate.pacer.spacing_s or gate.pacer.pause_until > -math.inf:
+            known = self._known[gate.key] = _Known()
+            known.spacing_s, known.pause_until = gate.pacer.spacing_s, gate.pacer.pause_until
 
     def forgotten(self, gate: Gate) -> None:
         """The gate is no more."""
@@ -252,9 +256,7 @@ class Observer:
         )
 
     def _note_limit(self, gate: Gate, before: int, after: int, reason: str) -> None:
-        known = self._known.get(gate.key)
-        if known is None:
-            return
+        known = self._known_of(gate)
         known.reason = reason
         if before != after:
             now = self._clock()
@@ -262,13 +264,17 @@ class Observer:
                 known.limits = deque([(now, before)], LIMITS_KEPT)
             known.limits.append((now, after))
 
+    def _known_of(self, gate: Gate) -> _Known:
+        known = self._known.get(gate.key)
+        if known is None:
+            known = self._known[gate.key] = _Known()
+        return known
+
     def _look(
         self, gate: Gate, pause_reason: str, spacing_reason: str, asked_s: float | None = None
     ) -> None:
         """Tell of a pause and a spacing that are not what was told last."""
-        known, pacer = self._known.get(gate.key), gate.pacer
-        if known is None:
-            return
+        known, pacer = self._known_of(gate), gate.pacer
         if pacer.pause_until != known.pause_until:
             now = self._clock()
             before, known.pause_until = known.pause_until, pacer.pause_until
