@@ -33,7 +33,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -64,6 +63,7 @@ from realsite import (
     free_port,
     peak_in_flight,
     read_access_log,
+    run_child,
     table,
     wait_until_listening,
 )
@@ -221,28 +221,10 @@ def measure(
     contender: str, mode: str, nginx: str, docs: Path, pages: set[str], temp: Path, timeout_s: float
 ) -> Result:
     temp.mkdir(parents=True)
-    environ = {key: value for key, value in os.environ.items() if "_proxy" not in key.lower()}
     command = [sys.executable, str(Path(__file__).resolve()), "--mode", mode, "--child", contender]
-    error = None
-    with server(mode, nginx, temp, docs) as port, (temp / "output.log").open("wb") as output:
-        started = time.monotonic()
-        process = subprocess.Popen(
-            [*command, "--child-port", str(port), "--child-dir", str(temp)],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            if process.wait(timeout_s) != 0:
-                said = (temp / "output.log").read_text(errors="replace").strip()
-                error = f"exit status {process.returncode}: {said[-2000:]}"
-        except subprocess.TimeoutExpired:
-            error = f"cut short after {timeout_s:g} s"
-        finally:
-            seconds = time.monotonic() - started
-            end_process(process)
+    with server(mode, nginx, temp, docs) as port:
+        command += ["--child-port", str(port), "--child-dir", str(temp)]
+        seconds, error = run_child(command, temp, timeout_s)
     lines = read_log(mode, temp)
     return Result(
         contender=contender,

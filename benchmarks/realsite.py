@@ -529,12 +529,10 @@ class Result:
     error: str | None = None
 
 
-def run_crawl(contender: str, port: int, temp: Path, timeout_s: float) -> tuple[float, str | None]:
-    """Run the child process to its end; its seconds, and what went wrong, if anything."""
+def run_child(command: list[str], temp: Path, timeout_s: float) -> tuple[float, str | None]:
+    """Run a child process to its end, its output in ``temp``; its seconds, and what went wrong."""
     # A proxy of the environment would stand between the crawler and the loopback interface.
     environ = {key: value for key, value in os.environ.items() if "_proxy" not in key.lower()}
-    command = [sys.executable, str(Path(__file__).resolve()), "--child", contender]
-    command += ["--child-port", str(port), "--child-dir", str(temp)]
     error = None
     started = time.monotonic()
     with (temp / "output.log").open("wb") as output:
@@ -555,6 +553,14 @@ def run_crawl(contender: str, port: int, temp: Path, timeout_s: float) -> tuple[
         finally:
             seconds = time.monotonic() - started
             end_process(process)
+    return seconds, error
+
+
+def run_crawl(contender: str, port: int, temp: Path, timeout_s: float) -> tuple[float, str | None]:
+    """Run the child process to its end; its seconds, and what went wrong, if anything."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--child", contender]
+    command += ["--child-port", str(port), "--child-dir", str(temp)]
+    seconds, error = run_child(command, temp, timeout_s)
     measured = temp / "seconds.txt"
     # The child's own figure leaves out the start of the interpreter.
     if error is None and measured.exists():

@@ -228,7 +228,7 @@ def test_with_nothing_left_departures_wait_for_the_reset() -> None:
 def test_when_little_is_left_it_is_spread_over_the_window(
     remaining: int, limit: int | None, wait_s: float
 ) -> None:
-    """Issue 3: a quarter of the limit, or ten of an unknown one, is little."""
+    """A quarter of the limit, or ten of an unknown one, is little."""
     headers = {"X-RateLimit-Remaining": str(remaining), "X-RateLimit-Reset": "30"}
     if limit is not None:
         headers["X-RateLimit-Limit"] = str(limit)
@@ -415,14 +415,14 @@ def shown(value: object) -> str:
 
 
 def test_the_tables_are_long_enough() -> None:
-    """Issue 3 asks for at least sixty values."""
+    """At least sixty values."""
     assert len({value for value, _, _ in NUMBERS}) >= 60
     assert len({value for value, _ in FIELDS}) >= 40
 
 
 @pytest.mark.parametrize(("value", "wait_s"), [row[:2] for row in NUMBERS], ids=shown)
 def test_the_wait_after_a_retry_after(value: str, wait_s: float | None) -> None:
-    """Issue 3: what it asks for up to the cap; where that is nothing, the backoff."""
+    """What it asks for up to the cap; where that is nothing, the backoff."""
     waited_s = wait_after({"Retry-After": value})
     assert waited_s == pytest.approx(BACKOFF_S if wait_s is None else wait_s)
 
@@ -430,7 +430,7 @@ def test_the_wait_after_a_retry_after(value: str, wait_s: float | None) -> None:
 @on_every_family
 @pytest.mark.parametrize(("value", "wait_s"), [row[::2] for row in NUMBERS], ids=shown)
 def test_the_wait_after_a_reset(family: str, value: str, wait_s: float | None) -> None:
-    """Issue 3: with nothing left, the time to the reset up to the cap, or nothing."""
+    """With nothing left, the time to the reset up to the cap, or nothing."""
     waited_s = wait_after({f"{family}-Remaining": "0", f"{family}-Reset": value})
     assert waited_s == pytest.approx(wait_s or 0)
 
@@ -438,7 +438,7 @@ def test_the_wait_after_a_reset(family: str, value: str, wait_s: float | None) -
 @on_every_family
 @pytest.mark.parametrize("value", [row[0] for row in NUMBERS], ids=shown)
 def test_what_is_left_may_be_anything(family: str, value: str) -> None:
-    """Issue 3: whatever the Remaining or the Limit is, the reset of 30 s is the longest wait."""
+    """Whatever the Remaining or the Limit is, the reset of 30 s is the longest wait."""
     for name in ("Remaining", "Limit"):
         headers = {f"{family}-Remaining": "0", f"{family}-Reset": "30", f"{family}-{name}": value}
         assert wait_after(headers) in (0, *(pytest.approx(30 / share) for share in range(1, 12)))
@@ -446,13 +446,13 @@ def test_what_is_left_may_be_anything(family: str, value: str) -> None:
 
 @pytest.mark.parametrize(("value", "wait_s"), FIELDS, ids=shown)
 def test_the_wait_after_a_ratelimit_field(value: str, wait_s: float) -> None:
-    """Issue 3: what is malformed is as if it were not there."""
+    """What is malformed is as if it were not there."""
     assert wait_after({"RateLimit": value}) == pytest.approx(wait_s)
 
 
 @pytest.mark.parametrize("value", EVERY_VALUE, ids=shown)
 def test_a_policy_may_be_anything(value: str) -> None:
-    """Issue 3: a hostile policy does not spoil the field beside it."""
+    """A hostile policy does not spoil the field beside it."""
     headers = {"RateLimit": '"default";r=0;t=30', "RateLimit-Policy": value}
     assert wait_after(headers) == 30
 
@@ -494,7 +494,7 @@ VALUES = (
 @example(headers={"ratelimit": '"d";r=0;t=0', "retry-after": "0"}, answered_s=0.0)
 @settings(deadline=None, max_examples=400)
 def test_no_header_can_do_harm(headers: Headers, answered_s: float) -> None:
-    """Issue 3: no exception, and no wait that is negative, NaN or over the cap."""
+    """No exception, and no wait that is negative, NaN or over the cap."""
     for quota in parse_quotas(headers, answered_s=answered_s):
         assert quota.remaining >= 0
         assert math.isfinite(quota.reset_s)

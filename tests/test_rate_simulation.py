@@ -1,7 +1,7 @@
 """An hour with a host that allows so many requests a second, and says so only by 429.
 
-In a closed loop with the real gate, on a fake clock, with work that never runs out. The bounds are
-issue 3's: at most ten refusals in the first minute, from then on at most one in four minutes, and
+In a closed loop with the real gate, on a fake clock, with work that never runs out. The bounds:
+at most ten refusals in the first minute, from then on at most one in four minutes, and
 at least three quarters of what the host allows. Each is a mean over the same five seeds.
 """
 
@@ -73,7 +73,7 @@ def an_hour_with(rate: float, burst: float, latency_s: float) -> Hour:
 def test_a_host_that_only_says_429_is_asked_at_its_own_pace(
     rate: float, burst: float, latency_s: float
 ) -> None:
-    """At most 10 refusals in the first minute, one in four minutes later, 75 % used (issue 3)."""
+    """At most 10 refusals in the first minute, one in four minutes later, 75 % used."""
     hour = an_hour_with(rate, burst, latency_s)
     assert hour.refused_in_first_minute <= 10, hour
     assert hour.refused_in_four_minutes <= 1, hour

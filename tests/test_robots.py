@@ -63,13 +63,13 @@ Crawl-delay: 7
 
 @on_every_parser
 def test_a_crawl_delay_is_told_in_seconds(parse: Parse) -> None:
-    """Issue 3: ``Crawl-delay: 2`` for everybody is two seconds for us."""
+    """``Crawl-delay: 2`` for everybody is two seconds for us."""
     assert crawl_delay_of(parse("User-agent: *\nCrawl-delay: 2"), "gatebot") == 2.0
 
 
 @on_every_parser
 def test_the_crawl_delay_is_that_of_the_user_agent_in_use(parse: Parse) -> None:
-    """Issue 3: our own group if there is one, else the one for everybody."""
+    """Our own group if there is one, else the one for everybody."""
     robots = parse(TWO_AGENTS)
     assert crawl_delay_of(robots, "gatebot") == 3.0
     assert crawl_delay_of(robots, "otherbot") == 7.0
@@ -99,7 +99,7 @@ def test_a_file_without_a_delay_asks_for_nothing(parse: Parse) -> None:
 @pytest.mark.parametrize("parse", [*BARE, *SCRAPYS])
 @pytest.mark.parametrize(("rate", "seconds"), [("1/10", 10.0), ("5/10", 2.0), ("10/5", 0.5)])
 def test_a_request_rate_is_a_delay_too(parse: Parse, rate: str, seconds: float) -> None:
-    """Issue 3: five pages in ten seconds are one every two."""
+    """Five pages in ten seconds are one every two."""
     robots = parse(f"User-agent: *\nRequest-rate: {rate}")
     assert crawl_delay_of(robots, "gatebot") == seconds
 
@@ -259,7 +259,7 @@ def test_a_crawl_delay_only_ever_slows() -> None:
 )
 @settings(deadline=None, max_examples=200)
 def test_no_robots_txt_can_do_harm(text: str, agent: str | bytes) -> None:
-    """Issue 3: no exception, and after the cap no wait that is negative, NaN or too long."""
+    """No exception, and after the cap no wait that is negative, NaN or too long."""
     delay_s = crawl_delay_of(with_scrapys_protego(text.encode("utf-8", "ignore").decode()), agent)
     assert math.isfinite(delay_s)
     assert delay_s >= 0
