@@ -68,6 +68,8 @@ class H2Server:
         config.bind = [f"127.0.0.1:{self.port}"]
         config.certfile, config.keyfile = map(str, self._files)
         config.accesslog = config.errorlog = None
+        # A busy machine must not look like a client that has gone.
+        config.keep_alive_timeout = 60
         config.graceful_timeout = config.shutdown_timeout = 0.5
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(

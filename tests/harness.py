@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -34,6 +36,11 @@ SETTINGS: dict[str, Any] = {
     "CONCURRENT_REQUESTS": 32,
     "LOG_LEVEL": "DEBUG",
 }
+# The suite can be run on another reactor than asyncio's, see tests/conftest.py.
+asyncio_only = pytest.mark.skipif(
+    os.environ.get("HOSTGATE_TEST_REACTOR") in ("select", "epoll"),
+    reason="this is about asyncio's own tasks",
+)
 # What a busy machine may put between a look at the clock and the next.
 TOLERANCE_S = 0.03
 # What Scrapy, Twisted and asyncio log when something was dropped on the floor.
@@ -202,7 +209,9 @@ async def crawl(
     root.addHandler(keep)
     root.setLevel(logging.DEBUG)
     try:
-        crawler = Crawler(spider, {**SETTINGS, **(settings or {})})
+        # Scrapy insists on its own default otherwise, whatever the tests run on.
+        reactor = {"TWISTED_REACTOR": global_object_name(type(running_reactor()))}
+        crawler = Crawler(spider, {**SETTINGS, **reactor, **(settings or {})})
         departures = note_departures(crawler)
         if on_start is not None:
             on_start(crawler)
@@ -240,10 +249,15 @@ async def stand_at(barrier: Path) -> None:
         await maybe_deferred_to_future(next_turn_deferred(0.01))
 
 
-def next_turn_deferred(delay_s: float) -> Deferred[None]:
+def running_reactor() -> Any:
+    # Whoever imports it installs it, and a child process has a choice of its own.
     from twisted.internet import reactor
 
-    return deferLater(reactor, delay_s)  # type: ignore[arg-type]
+    return reactor
+
+
+def next_turn_deferred(delay_s: float) -> Deferred[None]:
+    return deferLater(running_reactor(), delay_s)
 
 
 async def next_turn(delay_s: float = 0) -> None:

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 import pytest_twisted
-from harness import JobSpider, Result, assert_spaced, crawl, middleware_of, pages, pinned
+from harness import (
+    JobSpider,
+    Result,
+    assert_spaced,
+    asyncio_only,
+    crawl,
+    middleware_of,
+    pages,
+    pinned,
+)
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import StopDownload
@@ -368,6 +377,7 @@ async def after(
     return result, record
 
 
+@asyncio_only
 @pytest_twisted.ensureDeferred
 async def test_a_download_cancelled_in_flight_leaves_its_slot_to_the_next() -> None:
     """The host sees the connection end, then the good ones; nothing is learnt of it (HG-09)."""
@@ -387,6 +397,7 @@ async def test_a_download_cancelled_in_flight_leaves_its_slot_to_the_next() -> N
     assert gate_of(result).limit == 1
 
 
+@asyncio_only
 @pytest_twisted.ensureDeferred
 async def test_a_request_cancelled_while_it_waits_is_never_sent() -> None:
     """One in flight, three wait, two of them are cancelled: the third is the next (HG-09)."""
@@ -409,6 +420,7 @@ async def test_a_request_cancelled_while_it_waits_is_never_sent() -> None:
     assert learnt(result) == 5
 
 
+@asyncio_only
 @pytest_twisted.ensureDeferred
 async def test_a_request_cancelled_between_grant_and_departure_gives_its_grant_back() -> None:
     """Cancelled in the very turn that granted it: it is not sent, and the next one is (HG-09)."""
@@ -439,6 +451,7 @@ async def test_a_request_cancelled_between_grant_and_departure_gives_its_grant_b
     assert learnt(result) == 4
 
 
+@asyncio_only
 @pytest_twisted.ensureDeferred
 async def test_a_request_whose_coroutine_is_closed_leaves_the_queue() -> None:
     """What waits at a gate and is thrown away does not stand in the way of others (HG-09)."""
@@ -465,6 +478,7 @@ class Interruption(BaseException):
 INTERRUPTIONS = [Interruption, KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit]
 
 
+@asyncio_only
 @pytest.mark.parametrize("interruption", INTERRUPTIONS)
 @pytest_twisted.ensureDeferred
 async def test_a_download_that_ends_in_no_ordinary_exception(

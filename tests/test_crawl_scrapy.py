@@ -122,7 +122,10 @@ async def test_robots_txt_comes_first_and_is_gated_like_a_page() -> None:
     with OriginThread({HOST: steady(0.05)}) as origin:
         result = await crawl(pages(origin, HOST, 3), settings)
         record = origin.record(HOST)
-    assert [a.path for a in record.arrivals] == ["/robots.txt", "/p0", "/p1", "/p2"]
+    first, *others = [a.path for a in record.arrivals]
+    assert first == "/robots.txt"
+    # Which of those that waited for it Scrapy wakes first depends on the reactor.
+    assert sorted(others) == ["/p0", "/p1", "/p2"]
     assert record.peak == 1
     assert_spaced(result, record, 0.5)
     assert result.seconds < 5

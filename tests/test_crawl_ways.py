@@ -34,7 +34,9 @@ def test_the_same_crawl_on_every_event_loop(reactor: str) -> None:
     and without Twisted's reactor it is not even imported."""
     if reactor == "none" and not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):
         pytest.skip("this Scrapy always runs a reactor")
-    refusing = scripted([Reply(429, {"Retry-After": "1"}, delay=0.05)], then=Reply(delay=0.05))
+    # The second is still under way when the first is refused: nothing can leave in its place.
+    first, second = Reply(429, {"Retry-After": "1"}, delay=0.05), Reply(delay=0.5)
+    refusing = scripted([first, second], then=Reply(delay=0.05))
     with OriginThread({HOST: refusing, OTHER: steady(0.05)}) as origin:
         result = run_child(
             [*pages(origin, HOST, 10), *pages(origin, OTHER, 10)], reactor=reactor, timeout_s=60

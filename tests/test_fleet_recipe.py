@@ -79,7 +79,8 @@ def test_ctrl_c_ends_whatever_was_started() -> None:
         assert time.monotonic() < deadline, children
         time.sleep(0.05)
     fleet.send_signal(signal.SIGINT)
-    output, _ = fleet.communicate(timeout=30)
+    # Each of the three makes of process has ten seconds for an orderly end.
+    output, _ = fleet.communicate(timeout=60)
     assert fleet.returncode == 1
     assert output.endswith("Stopped.\n")
     assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
