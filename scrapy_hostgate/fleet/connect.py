@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import redis
 import redis.asyncio
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+)
 from redis.retry import Retry
 
 SCHEMES = {
@@ -25,6 +30,7 @@ SCHEMES = {
 }
 # Connections, not requests: an exchange takes one for a millisecond or so.
 MAX_CONNECTIONS = 32
+SENTINEL_PORT = 26379
 # No word of the library at each connect: a round trip less before the first exchange, and not every
 # ACL allows it.
 _NAMELESS: dict[str, Any] = (
@@ -67,8 +73,7 @@ def connect(url: str, timeout_s: float) -> Any:
     if kind == "sentinel":
         return _by_sentinel(parts, options)
     if kind == "cluster":
-        plain = parts._replace(scheme=parts.scheme.partition("+")[0])
-        return RedisCluster.from_url(urlunsplit(plain), retry=Retry(NoBackoff(), 0), **options)
+        return RedisCluster.from_url(_plain(url), retry=Retry(NoBackoff(), 0), **options)
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=MAX_CONNECTIONS,
@@ -84,16 +89,10 @@ def refuses(url: str, timeout_s: float) -> str | None:
 
     A server that is not there is no reason: it may come back. Blocks for ``timeout_s`` at most.
     """
-    parts = _parts(url)
-    if "+" in parts.scheme:
-        parts = parts._replace(
-            scheme=parts.scheme.partition("+")[0],
-            netloc=parts.netloc.rpartition(",")[2] if "cluster" in parts.scheme else parts.netloc,
-        )
-        if "sentinel" in _parts(url).scheme:
-            return None
+    if _parts(url).scheme.endswith("sentinel"):
+        return None
     client = redis.Redis.from_url(
-        urlunsplit(parts),
+        _plain(url),
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
@@ -101,11 +100,8 @@ def refuses(url: str, timeout_s: float) -> str | None:
     )
     try:
         client.ping()
-    except (AuthenticationError, AuthorizationError) as error:
+    except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
         return str(error)
-    except ResponseError as error:
-        words = str(error)
-        return words if words.startswith(("NOAUTH", "WRONGPASS", "NOPERM")) else None
     except (RedisError, OSError):
         return None
     finally:
@@ -122,12 +118,22 @@ def _parts(url: str) -> SplitResult:
     if not parts.netloc and parts.scheme != "unix":
         raise ValueError("a host is missing")
     if not parts.scheme.endswith("sentinel"):
-        try:
-            parts.port  # noqa: B018
-        except ValueError:
-            # Python's own words show what stands in its place: of a typing error, a password.
-            raise ValueError("the port is not a number") from None
+        _port(parts)
     return parts
+
+
+def _plain(url: str) -> str:
+    """The URL as redis-py knows it: without what we add to the scheme, and else as it is."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme.partition('+')[0]}://{rest}"
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:
+        # Python's own words show what stands in its place: of a typing error, a password.
+        raise ValueError("the port is not a number") from None
 
 
 def _by_sentinel(parts: SplitResult, options: dict[str, Any]) -> Any:
@@ -137,6 +143,8 @@ def _by_sentinel(parts: SplitResult, options: dict[str, Any]) -> Any:
     service, _, db = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("a sentinel URL must name the service: redis+sentinel://HOST:PORT/SERVICE")
+    if db and not db.isdecimal():
+        raise ValueError("the database is not a number")
     sentinel = Sentinel(nodes, **options)  # type: ignore[no-untyped-call]
     return sentinel.master_for(
         service,
@@ -149,5 +157,8 @@ def _by_sentinel(parts: SplitResult, options: dict[str, Any]) -> Any:
 
 
 def _node(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return (host, int(port)) if host else (text, 26379)
+    node = urlsplit(f"//{text}")
+    if not node.hostname:
+        raise ValueError("a host is missing")
+    port = _port(node)
+    return node.hostname, SENTINEL_PORT if port is None else port
