@@ -43,6 +43,7 @@ asyncio_only = pytest.mark.skipif(
 )
 # What a busy machine may put between a look at the clock and the next.
 TOLERANCE_S = 0.03
+BARRIER_TIMEOUT_S = 90.0
 # What Scrapy, Twisted and asyncio log when something was dropped on the floor.
 DROPPED = ("Unhandled error", "never retrieved", "was destroyed but it is pending")
 
@@ -243,9 +244,15 @@ async def assert_clean(result: Result) -> None:
 
 
 async def stand_at(barrier: Path) -> None:
-    """Say that we are there, and wait until the barrier is lifted: a file of that name."""
+    """Say that we are there, and wait until the barrier is lifted: a file of that name.
+
+    Whoever should lift it may have given up, and a crawl must not wait for ever.
+    """
     barrier.with_name(f"{barrier.name}.{os.getpid()}").touch()
+    deadline = time.monotonic() + BARRIER_TIMEOUT_S
     while not barrier.exists():  # noqa: ASYNC240
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{barrier} was not lifted")
         await maybe_deferred_to_future(next_turn_deferred(0.01))
 
 
