@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 from functools import partial
 from pathlib import Path
@@ -195,3 +196,56 @@ def test_two_crawls_do_not_write_one_file(tmp_path: Path, caplog: pytest.LogCapt
     first.close()
     assert [event["crawl"] for event in read_events(path)] == ["first"]
     assert [part.name for part in parts_of(path)] == ["events.jsonl"]
+
+
+def test_a_file_that_cannot_be_rotated_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has taken the folder away, say: what was written stays, and no more comes."""
+    path = tmp_path / "events.jsonl"
+    file = event_file(path)
+    file.append("x" * MAX_BYTES + "\n")
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "replace", gone)
+    for _ in range(3):
+        file.make_room()
+        file.append("y\n")
+    file.close()
+    (told,) = failures(caplog)
+    assert "cannot be written (No such file or directory)" in told
+    assert [line[:1] for line in path.read_text().splitlines()] == ["{", "x"]
+
+
+def test_a_disk_that_fails_at_the_very_end_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some file systems say only as a file is closed that it could not be written."""
+    file = event_file(tmp_path / "events.jsonl")
+    real = file._file
+    assert real is not None
+
+    class Failing:
+        write = real.write
+
+        def close(self) -> None:
+            real.close()
+            raise OSError(122, "Disk quota exceeded")
+
+    file._file = Failing()  # type: ignore[assignment]
+    file.close()
+    file.close()
+    (told,) = failures(caplog)
+    assert "cannot be written (Disk quota exceeded)" in told
+
+
+def test_before_there_is_a_file_there_are_no_parts() -> None:
+    """What is written down before the spider opens waits for it."""
+    file = EventFile(max_bytes=MAX_BYTES, backups=0, clock=lambda: 0.0, about={})
+    file.append("x\n")
+    file.make_room()
+    assert file.parts() == []
+    file.close()
+    assert not file.failed

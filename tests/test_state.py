@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,40 @@ def test_a_folder_that_cannot_be_written_is_one_warning(
     run.close()
     (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert "cannot be saved" in warning.getMessage()
+
+
+def test_a_slow_disk_holds_up_nothing_and_mixes_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save that is due while the last one is still written waits for it, and so does the end."""
+    goes_on = threading.Event()
+
+    def slow(path: Path, text: str) -> None:
+        assert goes_on.wait(30)
+        replace_file(path, text)
+
+    monkeypatch.setattr("scrapy_hostgate.state.replace_file", slow)
+    run = Run(tmp_path)
+    run.refuse("a.example")
+    run.state.start()
+    run.clock.advance(60.1)
+    first = run.state._writer
+    assert first is not None
+    run.clock.advance(60.1)
+    assert run.state._writer is first
+    run.refuse("b.example")
+    done = run.state.close()
+    run.clock.advance(1)
+    assert first.is_alive()
+    assert not done.called
+    goes_on.set()
+    first.join()
+    run.clock.advance(0.01)
+    run.finish_writing()
+    run.clock.advance(0.01)
+    assert done.called
+    assert not run.clock.pending
+    assert sorted(key for key, _ in lines(tmp_path)[1:]) == ["a.example", "b.example"]
 
 
 # -- a crash -------------------------------------------------------------------------------------
