@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -236,5 +237,79 @@ def test_a_wake_up_that_overtakes_an_answer_is_not_forgotten() -> None:
         worker.shaky.late = None
         await settled(worker)
         assert worker.gate.in_flight == 1
+
+    run(work)
+
+
+def test_whoever_is_back_lets_one_go_at_a_time_for_a_while() -> None:
+    """The fleet may not know yet who is in flight: nobody departs beside another."""
+
+    async def work(worker: Worker) -> None:
+        first = worker.gate.arrive()
+        await settled(worker)
+        assert first.granted
+        said = len(worker.shaky.said)
+        worker.wary = True
+        second = worker.gate.arrive()
+        await settled(worker)
+        assert not second.granted
+        assert len(worker.shaky.said) == said
+        worker.gate.leave(first)
+        await settled(worker)
+        assert second.granted
+        worker.gate.leave(second)
+        await settled(worker)
+
+    run(work)
+
+
+def test_alone_one_goes_at_a_time_and_at_a_share_of_the_pace() -> None:
+    """Two workers there were, so each takes half of what one may send."""
+
+    async def work(worker: Worker) -> None:
+        paced = Bounds(spacing_s=3.0)
+        worker.bounds = lambda gate: paced  # type: ignore[method-assign]
+        worker.lost(FleetError("gone"))
+        now = worker.clock()
+        assert worker.link.earliest(now) == now
+        first = worker.gate.arrive()
+        assert first.granted
+        assert worker.link.earliest(now) == math.inf
+        second = worker.gate.arrive()
+        assert not second.granted
+        worker.gate.leave(first)
+        assert not second.granted
+        assert worker.link.earliest(now) == now + 6.0
+        worker.gate.semaphore.withdraw(second)
+        worker.gate.leave(second)
+        worker.stays_closed = True
+        assert worker.link.earliest(now + 100) == math.inf
+
+    run(work)
+
+
+def test_leases_are_renewed_where_nothing_was_said_for_a_while() -> None:
+    """And only then; where nothing is in flight there is nothing to renew."""
+
+    async def work(worker: Worker) -> None:
+        permit = worker.gate.arrive()
+        await settled(worker)
+        said = len(worker.shaky.said)
+        worker.clock.advance(4.0)
+        worker.link.beat(5.0)
+        await settled(worker)
+        assert len(worker.shaky.said) == said
+        worker.clock.advance(1.0)
+        worker.link.beat(5.0)
+        await settled(worker)
+        assert len(worker.shaky.said) == said + 1
+        assert worker.shaky.said[-1].held
+        worker.gate.leave(permit)
+        await settled(worker)
+        said = len(worker.shaky.said)
+        worker.clock.advance(60.0)
+        worker.link.beat(5.0)
+        await settled(worker)
+        assert len(worker.shaky.said) == said
 
     run(work)

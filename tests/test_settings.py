@@ -237,6 +237,12 @@ def test_the_projects_own_values_are_not_raised_without_a_reason(
         ("HOSTGATE_HOSTS", ["a.example"], "a dict of host to dict"),
         ("HOSTGATE_HOSTS", '["a.example"]', "a dict of host to dict"),
         ("HOSTGATE_HOSTS", "[1]", "a dict of host to dict"),
+        ("HOSTGATE_EVENTS", 5, "the path of a file, in which %(name)s"),
+        ("HOSTGATE_EVENTS", "50%.jsonl", "the path of a file, in which %(name)s"),
+        ("HOSTGATE_REPORT", "%(spider)s.html", "the path of a file, in which %(name)s"),
+        ("HOSTGATE_PROMETHEUS_PORT", 65_536, "a port from 0 (any free one) to 65535"),
+        ("HOSTGATE_PROMETHEUS_HOST", " ", "an address such as 127.0.0.1 or 0.0.0.0"),
+        ("HOSTGATE_PROMETHEUS_HOST", 5, "an address such as 127.0.0.1 or 0.0.0.0"),
     ],
 )
 def test_wrong_types_are_named(name: str, value: object, allowed: str) -> None:
