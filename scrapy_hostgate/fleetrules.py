@@ -61,8 +61,6 @@ def read_fleet(value: Mapping[str, Any]) -> FleetRules:
 
 
 def _url(value: object) -> str:
-    if value is None:
-        return ""
     if not isinstance(value, str):
         # What it is may hold a password.
         raise HostGateSettingsError(

@@ -52,9 +52,6 @@ class CrawlDelays:
         self._most = most
         self._delays: OrderedDict[str, float] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._delays)
-
     def hear(self, key: str, delay_s: float) -> None:
         """The host of ``key`` asks for ``delay_s``; the longest it asked for counts."""
         self._delays[key] = max(delay_s, self._delays.get(key, 0.0))

@@ -278,10 +278,7 @@ def _key(value: object) -> tuple[str, KeyFunction | None]:
             value,
             'one of "host", "domain", "slot", or the import path of a callable (request) -> str',
         )
-    function = imported_callable("HOSTGATE_KEY", value, "(request) -> str")
-    if function is None:
-        raise error("HOSTGATE_KEY", value, 'one of "host", "domain", "slot", or an import path')
-    return "key", function
+    return "key", imported_callable("HOSTGATE_KEY", value, "(request) -> str")
 
 
 def _codes(settings: BaseSettings) -> frozenset[int]:

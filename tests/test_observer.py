@@ -17,12 +17,14 @@ from scrapy.utils.test import get_crawler
 
 from demo.behaviours import refuse_above, steady
 from demo.origin import OriginThread
+from scrapy_hostgate.controller import Reason
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.observe.events import GateEvent
 from scrapy_hostgate.observe.observer import Observer
 from scrapy_hostgate.observe.replay import read_events, replay
 from scrapy_hostgate.outcome import Outcome
 from scrapy_hostgate.quota import Quota
+from scrapy_hostgate.saved import Saved
 from scrapy_hostgate.settings import HostGateSettings
 from scrapy_hostgate.signals import hostgate_limit_changed
 
@@ -142,6 +144,70 @@ def test_a_pause_that_grows_says_from_what_to_what() -> None:
         host.clock.advance(2.0)
     pauses = [event for event in host.news() if event[0] == "pause"]
     assert pauses == [("pause", 0.0, 5.0, "retry_after"), ("pause", 3.0, 20.0, "retry_after")]
+
+
+def test_a_pause_that_is_capped_is_told_once_and_counted_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A host that asks for more than HOSTGATE_MAX_PAUSE does so at every refusal."""
+    host = Watched(HOSTGATE_MAX_PAUSE=10)
+    for _ in range(2):
+        host.answer(Outcome.REFUSED, 5000.0)
+        host.clock.advance(11.0)
+    told = [line for line in caplog.messages if "asked for a pause of 5000 s" in line]
+    assert len(told) == 1
+    assert host.crawler.stats is not None
+    assert host.crawler.stats.get_value("hostgate/pauses_capped") == 2
+
+
+def test_another_worker_that_only_confirms_is_no_change(caplog: pytest.LogCaptureFixture) -> None:
+    """A limit that stays what it was is neither counted nor logged; one that moves is both."""
+    caplog.set_level(logging.INFO, "scrapy_hostgate")
+    host = Watched()
+    stats = host.crawler.stats
+    assert stats is not None
+    for limit in (2, 1):
+        known = Saved({}, now=host.clock(), offset_s=0.0)
+        epoch = host.gate.controller.epoch + 1
+        host.observer.adopted(host.gate, host.gate.adopt(known, limit, epoch, Reason.REFUSED))
+        assert stats.get_value("hostgate/fleet/changes_by_others", 0) == 2 - limit
+    assert sum("by another worker" in line for line in caplog.messages) == 1
+
+
+def test_what_comes_after_a_host_was_forgotten_takes_no_memory() -> None:
+    """A fleet's answer may be late: the change is passed on, and nothing is kept of it."""
+    host = Watched()
+    host.observer.forgotten(host.gate)
+    host.answer(Outcome.REFUSED, 7.0)
+    assert host.news() == [("limit", 2, 1, "refused")]
+    (row,) = host.observer.board().rows
+    assert (row.limit, row.reason, row.limits) == (1, "", ())
+    assert not host.observer._known
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_a_report_without_matplotlib_or_without_a_folder_is_told_at_the_start(
+    usable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one costs the timelines, the other the report; neither costs the crawl."""
+    folder = tmp_path / "running"
+    if not usable:
+        folder.write_text("a file where the folder should be")
+    monkeypatch.setattr("scrapy_hostgate.observe.beacon.runtime_folder", lambda: folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    report = tmp_path / "report.html"
+    host = Watched(HOSTGATE_REPORT=str(report), HOSTGATE_WATCH=False)
+    host.observer._opened()
+    host.answer(Outcome.REFUSED, 7.0)
+    host.observer.closed()
+    host.observer.stop()
+    assert any("will have no timelines" in line for line in caplog.messages)
+    lost = [line for line in caplog.messages if "events file for the report cannot be" in line]
+    assert bool(lost) is not usable
+    assert report.exists() is usable
+    if usable:
+        assert "1 request" in report.read_text(encoding="utf-8")
+        assert list(folder.iterdir()) == []
 
 
 def test_an_echo_is_in_the_file_as_an_answer(tmp_path: Path) -> None:

@@ -242,6 +242,7 @@ def test_the_projects_own_values_are_not_raised_without_a_reason(
         ("HOSTGATE_REPORT", "%(spider)s.html", "the path of a file, in which %(name)s"),
         ("HOSTGATE_PROMETHEUS_PORT", 65_536, "a port from 0 (any free one) to 65535"),
         ("HOSTGATE_PROMETHEUS_HOST", " ", "an address such as 127.0.0.1 or 0.0.0.0"),
+        ("HOSTGATE_KEY", "", 'one of "host", "domain", "slot"'),
         ("HOSTGATE_PROMETHEUS_HOST", 5, "an address such as 127.0.0.1 or 0.0.0.0"),
     ],
 )
@@ -560,6 +561,19 @@ def test_a_download_slot_only_tightens() -> None:
     pace = settings.pace_for("a.example")
     assert (pace.delay_s, pace.jitter) == (2.5, 0.0)
     assert settings.pace_for("b.example").delay_s == 0
+
+
+def test_a_download_slot_that_is_none_is_named() -> None:
+    """Scrapy would fail at the first request."""
+    assert error_of(DOWNLOAD_SLOTS={"a.example": 5}) == (
+        "DOWNLOAD_SLOTS['a.example'] is 5, but must be a dict with concurrency, delay or jitter."
+    )
+
+
+def test_a_download_slot_that_bounds_nothing_is_not_in_the_line() -> None:
+    """Jitter alone is none that anybody has to know of at the start."""
+    line = read(DOWNLOAD_SLOTS={"a.example": {"jitter": 0.1}}).describe()
+    assert "DOWNLOAD_SLOTS" not in line
 
 
 def test_the_download_delay_is_spacing() -> None:
