@@ -82,15 +82,15 @@ class Answers:
         self, gate: Gate, permit: Permit, request: Request, error: Exception, started: float
     ) -> None:
         """The download ended with ``error``."""
-        stopped = getattr(error, "response", None)
+        stopped, asked_s = getattr(error, "response", None), None
         if isinstance(stopped, Response) and stopped.status in self._settings.refusal_codes:
             # StopDownload says nothing of the host, but the headers it came with do.
-            outcome = Outcome.REFUSED
+            outcome, asked_s = self._refused(request, stopped, Outcome.REFUSED)
         else:
             outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
         if outcome is Outcome.REFUSED:
             self._count_refusal(request)
-        self._learn(gate, permit, request.meta, outcome, started, error)
+        self._learn(gate, permit, request.meta, outcome, started, error, asked_s)
 
     def again(self, request: Request, response: Response) -> Response | Request:
         """What becomes of a refusal that Scrapy's RetryMiddleware would take for a page.

@@ -261,6 +261,27 @@ async def test_a_download_that_the_user_stops_and_keeps(signal: object) -> None:
     assert learnt(result) == 3
 
 
+@pytest.mark.parametrize("fail", [True, False])
+@pytest_twisted.ensureDeferred
+async def test_a_refusal_that_the_user_stops_holds_the_host_as_long_as_it_asks(fail: bool) -> None:
+    """Its headers had come before StopDownload: the pause is the Retry-After, not a backoff."""
+    refusal = Reply(429, {"Retry-After": "2"})
+    with OriginThread({HOST: scripted([refusal], Reply())}) as origin:
+        result = await crawl(
+            [
+                Request(origin.url(HOST, "/bad"), meta={"dont_retry": True}),
+                origin.url(HOST, "/good"),
+            ],
+            {**pinned(1), "HTTPERROR_ALLOW_ALL": True},
+            on_start=stop_bad_ones(signals.headers_received, fail),
+        )
+        first, second = [arrival.at for arrival in origin.record(HOST).arrivals]
+    assert second - first >= 1.9
+    assert result.stats["hostgate/refusals"] == 1
+    assert len(result.failures) == fail
+    assert [answer.status for answer in result.answers] == ([200] if fail else [429, 200])
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_download_that_times_out() -> None:
     """Six time-outs of 0.4 s are no fast samples, and for those that wait 2.4 s at the gate a

@@ -583,6 +583,18 @@ async def test_a_request_that_teaches_nothing_is_gated_all_the_same() -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_request_that_teaches_nothing_announces_no_quota_either() -> None:
+    """``hostgate_dont_learn``: what one page says is left of a quota is not heard."""
+    spent = Reply(headers={"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60"})
+    with OriginThread({HOST: scripted([], spent)}) as origin:
+        meta = {"hostgate_dont_learn": True}
+        result = await crawl([Request(url, meta=dict(meta)) for url in pages(origin, HOST, 3)])
+    assert result.statuses == [200] * 3
+    assert "hostgate/quota_waits" not in result.stats
+    assert result.seconds < 30
+
+
+@pytest_twisted.ensureDeferred
 async def test_data_and_file_urls_go_the_stock_way(tmp_path: Path) -> None:
     """They have no host to protect: answered by Scrapy's own slots, no gate is made for them."""
     (tmp_path / "page.html").write_text("from a file")

@@ -206,7 +206,10 @@ def test_what_else_is_counted() -> None:
     collected.stats.quota_wait()
     collected.stats.stalled(gate)
     collected.stats.capped(gate)
+    collected.stats.leases_lost(2)
+    collected.stats.leases_lost(1)
     assert collected.values == {
+        "fleet/leases_lost": 3,
         "handed_back": 1,
         "dropped_at_close": 1,
         "refusal_retries_exhausted": 1,
