@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ from redis_server import RedisServer
 
 import scrapy_hostgate.fleet
 from scrapy_hostgate.fleet.connect import connect, redacted
-from scrapy_hostgate.fleet.protocol import Bounds, Granted, Talk
+from scrapy_hostgate.fleet.protocol import Bounds, FleetError, Granted, Talk
 from scrapy_hostgate.fleet.redisfleet import KEYS, RedisFleet, keys_of
 
 FOLDER = Path(scrapy_hostgate.fleet.__file__).parent
@@ -167,3 +169,38 @@ def test_nothing_that_is_said_is_a_time_of_the_workers_clock() -> None:
         assert all(
             name.endswith("_s") for name in names if name.startswith(("pause", "lease", "ttl"))
         )
+
+
+@pytest.mark.parametrize("data", [b"1500 a.example", "1500 a.example"])
+def test_a_wake_up_says_where_and_when_in_bytes_or_text(data: Any) -> None:
+    """A client may have been told to decode; confirmations of the subscription are no wake-ups."""
+
+    class PubSub:
+        closed = False
+
+        async def subscribe(self, channel: str) -> None:
+            assert channel == "hostgate:wake:w"
+
+        async def listen(self) -> AsyncIterator[dict[str, Any]]:
+            yield {"type": "subscribe", "data": 1}
+            yield {"type": "message", "data": data}
+            raise ConnectionError("gone")
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    fleet = RedisFleet("redis://127.0.0.1:1")
+    pubsub = PubSub()
+    fleet._client = SimpleNamespace(pubsub=lambda: pubsub)
+    woken: list[tuple[str, float]] = []
+
+    async def listen() -> None:
+        await fleet.listen("w", lambda host, after_s: woken.append((host, after_s)))
+
+    with (
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(FleetError, match=r"^redis://127.0.0.1:1: ConnectionError gone$"),
+    ):
+        thread.submit(lambda: asyncio.run(listen())).result()
+    assert woken == [("a.example", 1.5)]
+    assert pubsub.closed
