@@ -31,6 +31,7 @@ RETRY_JITTER = 0.5
 # Within this every worker that lives has found the fleet again, and told it what is in flight.
 WARY_S = 4.0
 TOLD_EVERY_S = 60.0
+CANCELLATIONS = 10
 
 
 class FleetMember:
@@ -101,9 +102,7 @@ class FleetMember:
     async def close(self) -> None:
         """Give every lease back, now. Never raises, never takes longer than two time-outs."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         self._stop_wary_timer()
         await asyncio.gather(*(link.close() for link in self._links.values()))
         await self.fleet.close()
@@ -166,6 +165,15 @@ class FleetMember:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _end_tasks(self) -> None:
+        # Before 3.12 asyncio.wait_for, which closes connections, can lose a cancellation.
+        for _ in range(CANCELLATIONS):
+            if not self._tasks:
+                return
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=self.timeout_s / CANCELLATIONS)
 
     async def _listen(self) -> None:
         while True:
