@@ -200,6 +200,10 @@ class AdaptiveSemaphore:
         """
         self._owner = _NOBODY
 
+    @property
+    def retired(self) -> bool:
+        return self._owner is _NOBODY
+
     def reconsider(self) -> None:
         """The departure clock has changed (a pause, a spacing): look again."""
         self._grant()

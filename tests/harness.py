@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
 # The suite can be run on another reactor than asyncio's, see tests/conftest.py.
 asyncio_only = pytest.mark.skipif(
     os.environ.get("HOSTGATE_TEST_REACTOR") in ("select", "epoll"),
-    reason="this is about asyncio's own tasks",
+    reason="needs asyncio",
 )
 # What a busy machine may put between a look at the clock and the next.
 TOLERANCE_S = 0.03

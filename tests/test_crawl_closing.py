@@ -421,7 +421,13 @@ async def test_pages_that_wait_for_a_paused_robots_txt_are_kept_at_closing(tmp_p
     # Longer than the 5 s for which closing waits for what no scheduler keeps.
     with OriginThread({HOST: scripted([Reply(429, {"Retry-After": "7"})])}) as origin:
         job = pages(origin, HOST, 5)
-        first, _ = await crawl_until(waiting(HOST, 1), job, settings)
+
+        def all_are_in(crawler: Crawler) -> bool:
+            assert crawler.stats is not None
+            enqueued = crawler.stats.get_value("scheduler/enqueued", 0)
+            return waiting(HOST, 1)(crawler) and enqueued >= len(job)
+
+        first, _ = await crawl_until(all_are_in, job, settings)
         in_first_run = [arrival.path for arrival in origin.record(HOST).arrivals]
         second = await crawl([], settings)
         arrivals = origin.record(HOST).arrivals

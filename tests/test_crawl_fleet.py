@@ -139,8 +139,10 @@ def test_one_refusal_collapses_them_all(server: RedisServer) -> None:
     assert all(status == 200 for result in results for _, status in result.answers)
     refused = sorted(a.at for a in record.arrivals if a.status == 503)
     assert 1 <= len(refused) <= 4
-    # What had left before the refusal was heard may still arrive within milliseconds of it.
-    assert not [a for a in record.arrivals if refused[0] + 0.05 < a.at < refused[0] + 3]
+    # What was allowed to leave before the fleet heard of the refusal may still arrive after it.
+    late = [a.at - refused[0] for a in record.arrivals if refused[0] < a.at < refused[0] + 3]
+    assert len(late) <= 2
+    assert max(late, default=0.0) < 1, late
     assert record.peak <= 2
     assert state(server, "limit") == 1
 

@@ -555,10 +555,15 @@ async def test_a_host_that_announces_its_quota_never_has_to_refuse() -> None:
 
 
 def announce_first(headers: Callable[[], Any]) -> Behaviour:
-    """The first answer announces something, all others nothing."""
+    """The first answer announces something, all others nothing.
+
+    The second is answered last, so that nobody can leave in its place before the first is heard.
+    """
 
     def behave(number: int, arrival: Arrival, now: float) -> Reply:
-        return Reply(headers=headers(), delay=0.3) if number == 1 else Reply(delay=0.3)
+        if number == 1:
+            return Reply(headers=headers(), delay=0.3)
+        return Reply(delay=0.8 if number == 2 else 0.3)
 
     return behave
 

@@ -12,6 +12,7 @@ import pytest_twisted
 from h2_server import H2Server
 from harness import crawl, pages, pinned
 from scrapy import Request
+from scrapy.utils.reactor import is_asyncio_reactor_installed
 
 from demo.behaviours import Reply, scripted, steady
 from demo.origin import OriginThread
@@ -30,6 +31,8 @@ def handler(path: str) -> dict[str, Any]:
     for name in (module, *needs):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not there")
+    if path != H2 and not is_asyncio_reactor_installed():
+        pytest.skip(f"{path} needs asyncio")
     return {"DOWNLOAD_HANDLERS": {"http": path, "https": path}}
 
 

@@ -178,7 +178,10 @@ def test_what_comes_after_a_host_was_forgotten_takes_no_memory() -> None:
     """A fleet's answer may be late: the change is passed on, and nothing is kept of it."""
     host = Watched()
     host.observer.forgotten(host.gate)
-    host.answer(Outcome.REFUSED, 7.0)
+    permit = host.gate.arrive()
+    host.gate.semaphore.retire()
+    verdict = host.gate.record(permit, Outcome.REFUSED, None, 7.0)
+    host.observer.recorded(host.gate, Outcome.REFUSED, verdict, "429", permit=permit)
     assert host.news() == [("limit", 2, 1, "refused")]
     (row,) = host.observer.board().rows
     assert (row.limit, row.reason, row.limits) == (1, "", ())

@@ -257,6 +257,8 @@ class Observer:
 
     def _note_limit(self, gate: Gate, before: int, after: int, reason: str) -> None:
         known = self._known_of(gate)
+        if known is None:
+            return
         known.reason = reason
         if before != after:
             now = self._clock()
@@ -264,9 +266,10 @@ class Observer:
                 known.limits = deque([(now, before)], LIMITS_KEPT)
             known.limits.append((now, after))
 
-    def _known_of(self, gate: Gate) -> _Known:
+    def _known_of(self, gate: Gate) -> _Known | None:
+        """What has been told of a host; ``None`` if the host is forgotten: a fleet may be late."""
         known = self._known.get(gate.key)
-        if known is None:
+        if known is None and not gate.semaphore.retired:
             known = self._known[gate.key] = _Known()
         return known
 
@@ -275,6 +278,8 @@ class Observer:
     ) -> None:
         """Tell of a pause and a spacing that are not what was told last."""
         known, pacer = self._known_of(gate), gate.pacer
+        if known is None:
+            return
         if pacer.pause_until != known.pause_until:
             now = self._clock()
             before, known.pause_until = known.pause_until, pacer.pause_until
