@@ -1,15 +1,16 @@
 """Does a test notice when a rule of the pure core is broken?
 
-    python benchmarks/mutation.py                    # everything; the score, and who survived
+    python benchmarks/mutation.py                    # everything; the scores, and who survived
     python benchmarks/mutation.py gate --jobs 2      # one module
+    python benchmarks/mutation.py gate --quick       # by tests of milliseconds alone
     python benchmarks/mutation.py pacer --only 17    # one mutant: its tests' own output
 
 A mutant is the module with one small thing changed: a comparison, an ``and``, a number, a sign,
-``min`` for ``max``, a statement left out. Its module's unit tests run in a process of their own
-until the first of them fails; a mutant that needs more than 60 s of CPU is stuck and counts as
-noticed. Left alone are docstrings, ``__repr__``, ``__slots__``, annotations and texts. Survivors
-that are listed in ``docs/robustness.md`` (by module, function and change) are explained there.
-Exit status 1 below ``--least`` per cent.
+``min`` for ``max``, a statement left out. Its module's unit tests run in a process of their own,
+the quickest first, until one of them fails; a test that needs much more CPU than on the module as
+it is counts as failed. Left alone are docstrings, ``__repr__``, ``__slots__``, annotations and
+texts. A survivor is explained if ``docs/robustness.md`` has it in its table; it is one all the
+same in the score. Exit status 1 if a module has less than ``--least`` per cent.
 """
 
 from __future__ import annotations
@@ -17,20 +18,28 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scrapy_hostgate"
+EXPLAINED = ROOT / "docs" / "robustness.md"
 TESTS = {
     "semaphore": ("semaphore", "interleavings"),
     "controller": ("controller", "gate", "saved", "law_simulation"),
@@ -38,7 +47,9 @@ TESTS = {
     "interval": ("interval", "pacer", "saved"),
     "gate": ("gate", "interleavings", "registry", "saved", "dispatch"),
 }
-CPU_S = 60
+QUICK_S = 0.05
+STUCK = 4, 3.0
+"""A test is stuck that takes so many times its usual CPU seconds, and so many seconds more."""
 BOUNDARY = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -67,6 +78,9 @@ class Mutant:
     line: int
     what: str
     tree: ast.Module
+
+    def __str__(self) -> str:
+        return f"{self.where}:{self.line}  {self.what}"
 
 
 def variants(node: ast.AST) -> Iterator[ast.AST]:
@@ -152,20 +166,21 @@ def mutants(source: str) -> list[Mutant]:
     def add(
         parent: ast.AST, name: str, index: int | None, old: ast.AST, new: ast.AST, where: str
     ) -> None:
+        def put(node: ast.AST) -> None:
+            if index is None:
+                setattr(parent, name, node)
+            else:
+                getattr(parent, name)[index] = node
+
+        # A bare number says nothing about where it stands.
+        shown = parent if isinstance(old, ast.Constant) else None
+        before = first_line(shown or old)
         ast.copy_location(new, old)
-        field = getattr(parent, name)
-        if index is None:
-            setattr(parent, name, new)
-        else:
-            field[index] = new
+        put(new)
         mutated = ast.fix_missing_locations(copy.deepcopy(tree))
-        if index is None:
-            setattr(parent, name, old)
-        else:
-            field[index] = old
-        line = getattr(old, "lineno", 0)
-        what = f"{first_line(old)}  ->  {first_line(new)}"
-        found.append(Mutant(len(found), where, line, what, mutated))
+        what = f"{before}  ->  {first_line(shown or new)}"
+        put(old)
+        found.append(Mutant(len(found), where, getattr(old, "lineno", 0), what, mutated))
 
     visit(tree, "")
     return found
@@ -191,59 +206,123 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)
 
 
-def run_tests(module: str, mutant: Mutant, *, quiet: bool = True) -> int:
-    """In a child process: the module's tests on the mutant; 0 if all of them pass."""
+class Quickest:
+    """A plugin of pytest: the quickest test first, and no more CPU for any than is due to it."""
+
+    def __init__(self, seconds: dict[str, float], quick: bool) -> None:
+        self.seconds = seconds
+        self.quick = quick
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.seconds.get(item.nodeid, 0.0))
+        if self.quick:
+            items[:] = [item for item in items if self.seconds[item.nodeid] <= QUICK_S]
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if item.nodeid in self.seconds:
+            times, more_s = STUCK
+            due_s = time.process_time() + times * self.seconds[item.nodeid] + more_s
+            resource.setrlimit(resource.RLIMIT_CPU, (round(due_s), resource.RLIM_INFINITY))
+
+
+class Stopwatch:
+    """A plugin of pytest: writes how long each test took."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        Path(self.path).write_text(json.dumps(self.seconds), encoding="utf-8")
+
+
+def run_tests(module: str, tree: ast.Module, plugin: object, *, quiet: bool = True) -> int:
+    """In a child process: the module's tests on ``tree``; 0 if all of them pass."""
+    import hypothesis
     import pytest
 
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     if quiet:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-    sys.meta_path.insert(0, Mutated(f"scrapy_hostgate.{module}", mutant.tree))
+        # Whoever looks at the failure wants it shrunk, the score does not.
+        phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+        hypothesis.settings.register_profile(
+            "mutants", phases=phases, derandomize=True, database=None
+        )
+        hypothesis.settings.load_profile("mutants")
+    sys.meta_path.insert(0, Mutated(f"scrapy_hostgate.{module}", tree))
     files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS[module]]
-    plugins = ["-p", "no:twisted", "-p", "no:xdist", "-p", "no:cacheprovider"]
-    options = ["-x", "-q", "-o", "addopts=", "--assert=plain", "--hypothesis-seed=1", *plugins]
-    return int(pytest.main([*options, *files]))
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    unneeded = ("cacheprovider", "unraisableexception", "threadexception")
+    without = [word for name in unneeded for word in ("-p", f"no:{name}")]
+    options = ["-x", "-q", "-o", "addopts=", "--assert=plain", *without]
+    return int(pytest.main([*options, *files], [plugin]))
 
 
-def survivors(module: str, chosen: list[Mutant], jobs: int) -> list[Mutant]:
-    """Those that no test notices. Each is tried in a fork of this process, which is warm."""
+def start_tests(module: str, tree: ast.Module, plugin: object) -> int:
+    """Run the tests in a fork of this process, which has imported what they import; its id."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(run_tests(module, tree, plugin))
+        except BaseException:
+            os._exit(1)
+    return child
+
+
+def usual_times(module: str, source: str) -> dict[str, float]:
+    """How long each test takes on the module as it is; empty if one fails."""
+    with tempfile.NamedTemporaryFile() as file:
+        child = start_tests(module, ast.parse(source), Stopwatch(file.name))
+        _, status = os.waitpid(child, 0)
+        return {} if status else dict(json.load(file))
+
+
+def survivors(module: str, chosen: list[Mutant], plugin: Quickest, jobs: int) -> list[Mutant]:
+    """Those that no test notices."""
     alive: list[Mutant] = []
     running: dict[int, Mutant] = {}
     waiting = list(reversed(chosen))
     while waiting or running:
         while waiting and len(running) < jobs:
             mutant = waiting.pop()
-            sys.stdout.flush()
-            child = os.fork()
-            if child == 0:
-                try:
-                    os._exit(run_tests(module, mutant))
-                except BaseException:
-                    os._exit(1)
-            running[child] = mutant
+            running[start_tests(module, mutant.tree, plugin)] = mutant
         child, status = os.wait()
         mutant = running.pop(child)
         if status == 0:
             alive.append(mutant)
-        if status == 0 and mutant.number >= 0:
-            print(f"  survives: {module}.{mutant.where}:{mutant.line}  {mutant.what}", flush=True)
-    return sorted(alive, key=lambda one: one.number)
+            how = "as explained" if explained(module, mutant) else "survives"
+            print(f"  {how}: {mutant.number} {module}.{mutant}", flush=True)
+    return alive
+
+
+def explained(module: str, mutant: Mutant) -> bool:
+    """Whether a row of the table says why this one changes nothing."""
+    begins, what = f"| `{module}.{mutant.where}`", f"`{mutant.what}`"
+    rows = EXPLAINED.read_text(encoding="utf-8").splitlines()
+    return any(row.startswith(begins) and what in row for row in rows)
 
 
 def warm_up() -> None:
-    """Import what tests import, but nothing of the package."""
+    """Import whatever tests import, so that a fork need not; the package itself not for good."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "example_project")]
     sys.dont_write_bytecode = True
-    import http_sf  # noqa: F401
-    import hypothesis.stateful
-    import hypothesis.strategies  # noqa: F401
+    import hypothesis.stateful  # noqa: F401
     import pytest  # noqa: F401
-    import scrapy  # noqa: F401
-    import twisted.python.log  # noqa: F401
 
-    assert not any(name.startswith("scrapy_hostgate") for name in sys.modules)
+    import scrapy_hostgate.slots  # noqa: F401
+
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "scrapy_hostgate":
+            del sys.modules[name]
+    # A fork's collections of garbage need not look at all that.
+    gc.collect()
+    gc.freeze()
 
 
 def main() -> int:
@@ -252,36 +331,40 @@ def main() -> int:
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options.add_argument("--every", type=int, default=1, metavar="N", help="every Nth mutant only")
     options.add_argument("--only", type=int, metavar="NUMBER")
+    options.add_argument("--quick", action="store_true", help=f"tests below {QUICK_S} s only")
     options.add_argument("--least", type=float, default=95.0, metavar="PERCENT")
     chosen = options.parse_args()
     unknown = set(chosen.modules) - set(TESTS)
     if unknown:
         options.error(f"MODULE must be one of {', '.join(TESTS)}, not {', '.join(unknown)}")
     warm_up()
-    tried = alive = 0
+    table = [
+        "| module | mutants | noticed | survivors explained | score |",
+        "|---|---|---|---|---|",
+    ]
+    enough = True
     for module in chosen.modules or TESTS:
         source = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
         every = mutants(source)
-        unchanged = Mutant(-1, "", 0, "", ast.parse(source))
-        if not survivors(module, [unchanged], 1):
+        seconds = usual_times(module, source)
+        if not seconds:
             print(f"the tests of {module} fail on the module as it is")
             return 2
+        plugin = Quickest(seconds, chosen.quick)
         if chosen.only is not None:
-            mutant = every[chosen.only]
-            print(f"{module}.{mutant.where}:{mutant.line}  {mutant.what}", flush=True)
-            return run_tests(module, mutant, quiet=False)
+            print(f"{module}.{every[chosen.only]}", flush=True)
+            return run_tests(module, every[chosen.only].tree, plugin, quiet=False)
         began = time.monotonic()
         some = every[:: chosen.every]
-        left = survivors(module, some, chosen.jobs)
-        tried, alive = tried + len(some), alive + len(left)
-        print(
-            f"{module}: {len(some) - len(left)} of {len(some)} noticed, "
-            f"{100 * (1 - len(left) / len(some)):.1f} %, {time.monotonic() - began:.0f} s",
-            flush=True,
-        )
-    score = 100 * (1 - alive / tried)
-    print(f"{tried - alive} of {tried} mutants noticed: {score:.1f} %")
-    return 0 if score >= chosen.least else 1
+        left = survivors(module, some, plugin, chosen.jobs)
+        score = 100 * (1 - len(left) / len(some))
+        known = sum(explained(module, mutant) for mutant in left)
+        noticed = len(some) - len(left)
+        table.append(f"| `{module}` | {len(some)} | {noticed} | {known} | {score:.1f} % |")
+        print(f"{module}: {score:.1f} % in {time.monotonic() - began:.0f} s", flush=True)
+        enough = enough and score >= chosen.least
+    print("", *table, sep="\n")
+    return 0 if enough else 1
 
 
 if __name__ == "__main__":
