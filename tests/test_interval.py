@@ -17,7 +17,7 @@ def relaxed_at(penalty: PenaltyInterval, times: list[float]) -> list[float]:
 def test_without_a_refusal_there_is_no_interval() -> None:
     """Nothing to ask for, nothing to earn back."""
     penalty = PenaltyInterval()
-    assert penalty.interval_s == 0
+    assert (penalty.interval_s, penalty.refused_s) == (0, 0)
     assert not penalty.relax(1e6, 30)
 
 
@@ -70,6 +70,13 @@ def test_a_penalty_ends_where_it_means_nothing() -> None:
         0,
     ]
     assert not penalty.relax(1e6, 30)
+
+
+def test_five_milliseconds_still_mean_something() -> None:
+    """What takes less is a turn of the event loop; exactly so much is kept."""
+    penalty = PenaltyInterval()
+    penalty.refused(0, 0.01)
+    assert relaxed_at(penalty, [600, 1200, 1800]) == [0.01, 0.005, 0]
 
 
 def test_a_second_refusal_starts_from_the_interval_then_in_use() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scrapy_hostgate.interval import PenaltyInterval
 from scrapy_hostgate.pacer import Pace, Pacer, Pause
+from scrapy_hostgate.saved import Saved
 
 Draw = Callable[[float, float], float]
 
@@ -184,6 +185,13 @@ def test_a_long_crawl_delay_is_crawled_slowly() -> None:
     assert take_many(pacer, 3, 0) == [0, 3600, 7200]
 
 
+def test_more_than_a_page_a_day_is_a_mistake() -> None:
+    """Whatever robots.txt asks for, it gets no more than a day between two pages."""
+    pacer = pacer_of()
+    pacer.crawl_delay(0, 1e9)
+    assert take_many(pacer, 2, 0) == [0, 86_400]
+
+
 def test_rate_and_delay_both_hold() -> None:
     """Two clocks: the longer of the two decides each gap."""
     assert take_many(pacer_of(rate=2, delay_s=3), 3, 0) == [0, 3, 6]
@@ -197,6 +205,23 @@ def test_a_delay_from_outside_can_only_add() -> None:
         pacer.outside_delay_s = outside
         assert pacer.delay_s == delay
     assert take_many(pacer, 2, 0) == [0, 8]
+
+
+def test_a_delay_from_outside_counts_from_the_last_departure() -> None:
+    """Left at 10 s, then told 8 s: the next at 18 s; told 2 s, which replaces it: no sooner, but
+    from then on 5 s apart, which is configured."""
+    pacer = pacer_of(delay_s=5, jitter=0)
+    take(pacer, 10)
+    pacer.delay_from_outside(8)
+    assert (pacer.delay_s, pacer.next_departure(11)) == (8, 18)
+    pacer.delay_from_outside(2)
+    assert (pacer.delay_s, pacer.next_departure(11)) == (5, 18)
+    assert take_many(pacer, 2, 18) == [0, 5]
+
+
+def test_a_short_delay_is_exact_too() -> None:
+    """A quarter of a second is not rounded up to anything."""
+    assert take_many(pacer_of(delay_s=0.25, jitter=0), 3, 0) == [0, 0.25, 0.5]
 
 
 # -- leaving late -------------------------------------------------------------------------------
@@ -238,6 +263,17 @@ def test_leaving_in_time_corrects_nothing() -> None:
     assert pacer.next_departure(2) == 4
 
 
+def test_leaving_late_lengthens_the_gap_that_was_borne() -> None:
+    """Granted 3 s after the other but sent after 5: five seconds is what a refusal then judges."""
+    pacer = pacer_of()
+    take_many(pacer, 2, 0)
+    pacer.pause(0, 1)
+    take(pacer, 1)
+    pacer.departed(4)
+    pacer.left_late(4, 6)
+    assert pacer.refused(6, None, incident=True).interval_s == 10
+
+
 # -- pauses -------------------------------------------------------------------------------------
 
 
@@ -264,6 +300,15 @@ def test_pauses_only_lengthen(steps: list[tuple[float, float]]) -> None:
         assert pacer.next_departure(now) == max(now, before, now + min(wait, 900))
         pacer.served()
         assert pacer.pause_until >= before
+
+
+def test_a_pause_tells_by_how_much_it_lengthened_another() -> None:
+    """7 s, made 10 s with 4 over: by 7; one that ends with it or sooner: by nothing."""
+    pacer = pacer_of()
+    assert pacer.pause(100, 7) == 7
+    assert pacer.pause(104, 10) == 7
+    assert pacer.pause(105, 9) == 0
+    assert pacer.pause(105, 2) == 0
 
 
 def test_no_tokens_accrue_in_a_pause() -> None:
@@ -366,6 +411,19 @@ def test_being_served_starts_the_backoff_anew() -> None:
     assert pacer.refused(200, None, incident=True).wait_s == 1
 
 
+def test_a_success_that_was_none_does_not_end_the_row() -> None:
+    """Two refusals, a page, and the spider's word that it was a refusal too: 4 s as the third."""
+    pacer = pacer_of()
+    assert refusal_waits(pacer, 2) == [1, 2]
+    pacer.served()
+    pacer.unserved()
+    assert pacer.refused(100, None, incident=True).wait_s == 4
+    # Said of a host that has served nothing, it changes nothing.
+    other = pacer_of()
+    other.unserved()
+    assert other.refused(0, None, incident=True).wait_s == 1
+
+
 def test_retry_after_is_taken_at_its_word() -> None:
     """Seconds asked for are seconds paused, without jitter, and the refusal still counts."""
     pacer = pacer_of(highest)
@@ -405,6 +463,19 @@ def test_an_echo_only_lengthens() -> None:
     assert pacer.penalty.interval_s == 1.0
 
 
+def test_an_echo_that_asks_for_nothing_gets_nothing() -> None:
+    """Half a second before the end of the pause it adds none; nor does it forget the pace."""
+    pacer = pacer_of()
+    pacer.refused(0, 2, incident=True)
+    assert pacer.refused(1.5, None, incident=False).added_s == 0
+    assert pacer.pause_until == 2
+    pacer.served()
+    for departed_at in (10, 13, 16):
+        pacer.departed(departed_at)
+    pacer.refused(17, None, incident=False)
+    assert pacer.refused(17, None, incident=True).interval_s == 6
+
+
 def test_a_refusal_halves_the_rate() -> None:
     """Rate 2 per second refused: one per second after the pause."""
     pacer = pacer_of(rate=2)
@@ -438,6 +509,14 @@ def test_the_real_interval_is_that_of_the_last_sixteen() -> None:
     assert pacer.refused(131, None, incident=True).interval_s == 4
 
 
+def test_the_oldest_of_the_sixteen_counts() -> None:
+    """Sixteen departures have fifteen gaps: one of 17 s and fourteen of 2 s, on average 3 s."""
+    pacer = pacer_of()
+    for departed_at in (0, 1, 18, *range(20, 47, 2)):
+        pacer.departed(departed_at)
+    assert pacer.refused(46, None, incident=True).interval_s == 6
+
+
 def test_the_gap_of_a_pause_is_no_spacing() -> None:
     """After a pause of 500 s and two departures 1 s apart, one second was refused, not 250."""
     pacer = pacer_of()
@@ -446,6 +525,27 @@ def test_the_gap_of_a_pause_is_no_spacing() -> None:
     pacer.departed(500)
     pacer.departed(501)
     assert pacer.refused(501.5, None, incident=True).interval_s == 2
+
+
+def test_what_was_before_a_pause_is_not_the_present_pace() -> None:
+    """3 s apart, then a pause, then 1 s apart: one second was refused."""
+    pacer = pacer_of()
+    for departed_at in (0, 3, 6, 9):
+        pacer.departed(departed_at)
+    pacer.pause(9, 10)
+    pacer.departed(19)
+    pacer.departed(20)
+    assert pacer.refused(20, None, incident=True).interval_s == 2
+
+
+def test_an_interval_is_capped_like_a_pause() -> None:
+    """A host that refuses every second page would double it for ever: 900 s and no more."""
+    pacer = pacer_of(delay_s=2000, max_pause_s=900)
+    assert pacer.refused(0, None, incident=True).interval_s == 900
+    pacer = pacer_of()
+    pacer.departed(0)
+    pacer.departed(40_000)
+    assert pacer.refused(40_000, None, incident=True).interval_s == 900
 
 
 def test_a_second_refusal_doubles_the_interval_then_in_use() -> None:
@@ -502,6 +602,26 @@ def test_a_paused_pacer_is_not_at_rest() -> None:
     pacer.penalty = PenaltyInterval()
     pacer.penalty.refused(20, 0.5)
     assert not pacer.at_rest(50)
+
+
+def test_what_is_over_is_not_exported() -> None:
+    """A pause that ends now holds nobody up; and a lesson that is empty leaves no refusals."""
+    pacer = pacer_of()
+    pacer.pause(0, 5)
+    assert pacer.export(4, 1000) == {"pause_until": 1005}
+    assert pacer.export(5, 1000) == {}
+    pacer.refused(5, None, incident=True)
+    pacer.adopt(Saved({}, now=6, offset_s=1000))
+    assert (pacer.refusals_in_a_row, pacer.penalty.interval_s) == (0, 0)
+
+
+def test_a_rest_before_the_first_departure_is_none() -> None:
+    """Somebody came and went without a departure; what follows is spaced from the first."""
+    pacer = pacer_of()
+    pacer.rests(1)
+    for departed_at in (5, 8):
+        pacer.departed(departed_at)
+    assert pacer.refused(8, None, incident=True).interval_s == 6
 
 
 def test_the_state_is_readable_in_one_line() -> None:
