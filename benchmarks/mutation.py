@@ -172,15 +172,13 @@ def mutants(source: str) -> list[Mutant]:
             else:
                 getattr(parent, name)[index] = node
 
-        # A bare number says nothing about where it stands; all arguments of a function say too much.
-        bare = isinstance(old, ast.Constant) and not isinstance(
-            parent, (ast.UnaryOp, ast.arguments)
-        )
-        before = first_line(parent if bare else old)
+        # A bare number says nothing about where it stands, all arguments say too much.
+        scant = isinstance(old, ast.Constant) and not isinstance(parent, ast.arguments)
+        before = first_line(parent if scant else old)
         ast.copy_location(new, old)
         put(new)
         mutated = ast.fix_missing_locations(copy.deepcopy(tree))
-        what = f"{before}  ->  {first_line(parent if bare else new)}"
+        what = f"{before}  ->  {first_line(parent if scant else new)}"
         put(old)
         found.append(Mutant(len(found), where, getattr(old, "lineno", 0), what, mutated))
 
