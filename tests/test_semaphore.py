@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -81,6 +82,21 @@ def test_a_newcomer_never_overtakes_a_woken_waiter() -> None:
     assert waiter.granted
     assert not newcomer.granted
     assert desk.counts == (2, 1)
+
+
+def test_a_newcomer_never_overtakes_one_whose_time_has_come() -> None:
+    """The loop is late: the waiter may go since 5 s, its timer has not run, and somebody asks at
+    6 s. The waiter is first, and it has its time and its count from its own grant."""
+    desk = Desk(1)
+    desk.not_before = 5
+    (waiter,) = desk.acquire(1)
+    assert (waiter.in_flight, waiter.granted_at) == (0, 0)
+    desk.clock.stall(6)
+    newcomer = desk.semaphore.acquire()
+    assert not newcomer.granted
+    desk.clock.run_until(6)
+    assert (waiter.granted, newcomer.granted) == (True, False)
+    assert (waiter.in_flight, waiter.granted_at) == (1, 6)
 
 
 def test_giving_a_permit_back_twice_is_an_error_and_changes_nothing() -> None:
@@ -191,6 +207,15 @@ def test_priority_first_then_first_come_first_served() -> None:
     assert [waiters.index(permit) for permit in desk.departed[1:]] == [1, 4, 0, 2, 5, 3]
 
 
+def test_who_asks_without_a_priority_asks_with_none() -> None:
+    """First come, first served among those of priority 0, said or not."""
+    desk = Desk(1)
+    (running,) = desk.acquire(1)
+    said, unsaid = desk.semaphore.acquire(0), desk.semaphore.acquire()
+    desk.semaphore.release(running)
+    assert (said.granted, unsaid.granted) == (True, False)
+
+
 # -- resize -------------------------------------------------------------------------------------
 
 
@@ -291,6 +316,60 @@ def test_withdrawing_from_inside_the_callback_of_a_grant() -> None:
     desk.semaphore.release(first)
     assert [one.granted, two.granted, three.granted] == [True, False, True]
     assert desk.counts == (2, 0)
+
+
+def test_whoever_withdraws_the_others_keep_their_order() -> None:
+    """Priorities at random, most withdraw at random: the rest leave by priority and arrival."""
+    random = Random(1)
+    desk = Desk(1)
+    (first,) = desk.acquire(1)
+    waiting = [desk.semaphore.acquire(random.randint(-50, 50)) for _ in range(400)]
+    random.shuffle(waiting)
+    for permit in waiting[60:]:
+        desk.semaphore.withdraw(permit)
+    desk.semaphore.resize(100)
+    assert desk.departed == [first, *sorted(waiting[:60], key=lambda permit: permit.place)]
+
+
+# -- a grant that is not used -------------------------------------------------------------------
+
+
+def test_a_grant_that_is_not_used_waits_again_at_its_old_place() -> None:
+    """Before whoever came after it, but not before its time; its callback is called again."""
+    desk = Desk(1)
+    first, second = desk.acquire(2)
+    desk.not_before = 9
+    desk.semaphore.requeue(first)
+    assert (first.state, first.granted, desk.counts) == (Permit.WAITING, False, (0, 2))
+    calls: list[str] = []
+    first.on_grant = partial(calls.append, "first")
+    assert (desk.clock.pending, desk.clock.next_at) == (1, 9)
+    desk.clock.run_until(9)
+    assert (first.granted_at, second.granted, calls) == (9, False, ["first"])
+    assert desk.counts == (1, 1)
+
+
+def test_a_grant_that_is_not_used_may_go_again_at_once() -> None:
+    """If nothing is in its way it is a new departure, of this moment."""
+    desk = Desk(2)
+    (first,) = desk.acquire(1)
+    desk.clock.advance(3)
+    desk.semaphore.requeue(first)
+    assert (first.granted, first.granted_at) == (True, 3)
+    assert desk.departed == [first, first]
+    assert desk.counts == (1, 0)
+
+
+def test_only_what_is_out_can_be_taken_back() -> None:
+    """Neither one that waits nor one that was given back: an error, and nothing has changed."""
+    desk = Desk(1)
+    first, waiting = desk.acquire(2)
+    with pytest.raises(RuntimeError, match="waiting"):
+        desk.semaphore.requeue(waiting)
+    desk.semaphore.release(first)
+    with pytest.raises(RuntimeError, match="released"):
+        desk.semaphore.requeue(first)
+    assert desk.counts == (1, 0)
 
 
 # -- the departure clock ------------------------------------------------------------------------
