@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scrapy_hostgate.controller import Controller, Decision, Law, Reason, SortedWindow, Window
 from scrapy_hostgate.outcome import Outcome, Sample
+from scrapy_hostgate.saved import Saved
 
 # p95 0.25 s, median 0.125 s: faster than 0.6 × p95 = 0.15 s. All three are exact in binary.
 FASTER = (0.125, 0.125, 0.125, 0.25)
@@ -50,6 +51,20 @@ class Trace:
 
     def ok(self, latency_s: float | None, **how: float) -> Decision | None:
         return self.sample(Outcome.OK, latency_s, **how)  # type: ignore[arg-type]
+
+    def served(
+        self, count: int, *, in_flight: int | None = None, paused: bool = False
+    ) -> list[tuple[float, int, Reason]]:
+        """So many OKs whose latency is not to be trusted, one per second; what they changed."""
+        changes, controller = [], self.controller
+        for _ in range(count):
+            self.now += 1
+            many = controller.limit if in_flight is None else in_flight
+            sample = Sample(Outcome.OK, None, controller.epoch, many)
+            if found := controller.observe_served(sample, self.now, paused=paused):
+                assert found.latency_s is None
+                changes.append((self.now, found.limit_to, found.reason))
+        return changes
 
     def run(self, latencies: Iterable[float], **how: float) -> list[Decision]:
         return [found for one in latencies if (found := self.ok(one, **how))]
@@ -112,6 +127,26 @@ def test_a_window_keeps_the_last_numbers_only(
     last = sorted(min(round(value * 1e6), 2**32 - 1) / 1e6 for value in values[-size:])
     assert len(window) == len(last)
     assert [window.quantile(rank / len(last)) for rank in range(1, len(last) + 1)] == last
+
+
+def test_a_window_tells_what_it_holds_by_arrival() -> None:
+    """The oldest first, in seconds, before it is full and after."""
+    window = Window(3)
+    seen = []
+    for value in (5.5, 0.25, 1.0, 2.0):
+        window.push(value)
+        seen.append(window.in_order())
+    assert seen == [[5.5], [5.5, 0.25], [5.5, 0.25, 1.0], [0.25, 1.0, 2.0]]
+
+
+@pytest.mark.parametrize("kind", [Window, SortedWindow])
+def test_a_window_is_exact_to_a_microsecond_and_holds_an_hour(kind: type[Window]) -> None:
+    """5 s are 5 s; more than 4294.967295 s, which fit in 32 bits, are as much as that."""
+    window = kind(3)
+    window.push(5.0)
+    assert window.quantile(0.5) == 5.0
+    window.push(5000.0)
+    assert window.quantile(1.0) == 4294.967295
 
 
 # -- samples that decide nothing ----------------------------------------------------------------
@@ -243,6 +278,16 @@ def test_a_sample_beyond_the_start_does_not_teach_the_baseline() -> None:
     assert trace.controller.median_s == 0.3
     trace.ok(0.3, in_flight=2)
     assert trace.controller.samples == 31
+
+
+def test_the_median_is_that_of_the_last_32() -> None:
+    """Sixteen of them quicker than the others: that is the median; with fifteen it is not."""
+    trace = Trace()
+    trace.run(times(40, 0.3))
+    trace.run(times(15, 0.25))
+    assert trace.controller.median_s == 0.3
+    trace.ok(0.25)
+    assert trace.controller.median_s == 0.25
 
 
 # -- collapse -----------------------------------------------------------------------------------
@@ -483,6 +528,11 @@ def test_a_tarpit_needs_no_baseline() -> None:
     assert [one.limit_to for one in trace.run((15.0,))] == [1]
 
 
+def test_five_seconds_are_slow_unless_set() -> None:
+    """Before there is any baseline, 5.1 s thrice is too much."""
+    assert [one.limit_to for one in Trace().run(times(3, 5.1))] == [1]
+
+
 def test_a_slow_host_is_never_widened() -> None:
     """A median above 5 s: 1 stays 1, though it is the host's own baseline and nothing else is
     wrong; at 4.9 s the same host has its two back."""
@@ -640,6 +690,98 @@ def test_a_shrink_above_start_is_not_undone_for_a_minute() -> None:
     assert trace.changes(times(100, FASTER)) == [(shrunk_at + 60, 4, Reason.FASTER)]
 
 
+def test_unless_told_so_no_pause_is_running() -> None:
+    """The same sample that widens when no pause is running widens when nothing is said of it."""
+    trace = Trace()
+    trace.run(times(40, FASTER), in_flight=1)
+    sample = Sample(Outcome.OK, 0.125, trace.controller.epoch, 2)
+    decision = trace.controller.observe(sample, trace.now)
+    assert decision is not None
+    assert decision.limit_to == 3
+
+
+# -- answers whose latency is not to be trusted -------------------------------------------------
+
+
+def test_served_without_a_latency_a_host_finds_back_by_time_and_count() -> None:
+    """Our own busy loop spoils every latency: 2 again 30 s after the refusal, and no more."""
+    trace = Trace()
+    trace.refuse()
+    refused_at = trace.now
+    assert trace.served(200) == [(refused_at + 30, 2, Reason.RECOVERED)]
+    assert trace.controller.samples == 0
+    assert trace.controller.median_s is None
+
+
+def test_served_without_a_latency_it_takes_ten() -> None:
+    """A minute after the refusal nine are not enough; a 200 that teaches counts among them."""
+    trace = Trace()
+    trace.refuse()
+    trace.now += 60
+    assert trace.served(9) == []
+    assert [one for _, one, _ in trace.served(1)] == [2]
+    trace.refuse()
+    trace.now += 60
+    assert trace.ok(0.25) is None
+    assert trace.served(8) == []
+    assert [one for _, one, _ in trace.served(1)] == [2]
+
+
+def test_served_without_a_latency_in_a_pause_or_below_the_limit_proves_nothing() -> None:
+    """From 2 of 3: not while a pause runs, and not with one in flight at a time."""
+    trace = Trace(Law(start=3))
+    trace.refuse()
+    trace.controller.resize(2, trace.now)
+    assert trace.served(100, in_flight=1) == []
+    assert trace.served(100, in_flight=2, paused=True) == []
+    assert [one for _, one, _ in trace.served(1, in_flight=1)] == [3]
+
+
+def test_a_limit_at_the_start_is_not_widened_without_latencies() -> None:
+    """Nor above it: what is beyond the start has to be earned by being quick."""
+    trace = Trace()
+    assert trace.served(1000) == []
+    trace.controller.resize(3, trace.now)
+    assert trace.served(1000) == []
+
+
+def test_a_latency_that_is_known_has_the_last_word() -> None:
+    """One trusted answer since the refusal, slower than usual: those without a latency wait for
+    others to say that it is quick again. Before there is a baseline they need not."""
+    trace = Trace()
+    trace.run(times(30, 0.25))
+    trace.refuse()
+    trace.ok(0.3)
+    assert trace.served(100) == []
+    young = Trace()
+    young.run(times(5, 0.25))
+    young.refuse()
+    young.ok(0.3)
+    assert [one for _, one, _ in young.served(100)] == [2]
+    other = Trace()
+    other.run(times(30, 0.25))
+    other.refuse()
+    assert [one for _, one, _ in other.served(100)] == [2]
+
+
+def test_served_without_a_latency_in_an_older_epoch_changes_nothing() -> None:
+    """It departed before the refusal: it does not say that the host has served since."""
+    trace = Trace()
+    trace.refuse()
+    before = state(trace.controller)
+    sample = Sample(Outcome.OK, None, 0, 1)
+    assert trace.controller.observe_served(sample, trace.now + 99, paused=False) is None
+    assert state(trace.controller) == before
+
+
+def test_served_without_a_latency_is_served() -> None:
+    """Refused again after it is a second complaint: 60 s."""
+    trace = Trace()
+    trace.refuse()
+    trace.served(1)
+    assert trace.refuse().recovery_delay_s == 60
+
+
 # -- by hand ------------------------------------------------------------------------------------
 
 
@@ -662,6 +804,45 @@ def test_a_limit_out_of_range_is_refused(limit: int) -> None:
     with pytest.raises(ValueError, match=rf"from 1 to 4, not {limit}"):
         trace.controller.resize(limit, 0)
     assert state(trace.controller) == before
+
+
+# -- told to others -----------------------------------------------------------------------------
+
+
+def test_times_are_told_in_unix_seconds() -> None:
+    """1000 is what has to be added to our clock: a shrink at 73 s, a refusal at 80 s."""
+    trace = Trace(now=40)
+    trace.run(times(30, 0.25))
+    trace.run(times(3, 1.0))
+    trace.refuse(after=7)
+    told = trace.controller.export(81, 1000)
+    assert (told["shrunk_at"], told["refused_at"]) == (1073, 1080)
+    assert told["baseline_at"] == 1073
+    assert "recovery_delay_s" not in told
+    assert "baseline_s" not in trace.controller.export(81, 1000, latencies=False)
+
+
+def test_of_nothing_nothing_is_told_and_nothing_comes_of_it() -> None:
+    """A new controller tells nothing; restored from nothing it is a new one, as new as ever."""
+    trace = Trace()
+    assert trace.controller.export(0, 1000) == {}
+    before = state(trace.controller)
+    trace.controller.restore(Saved({}, now=5.0, offset_s=1000.0))
+    assert state(trace.controller) == before
+
+
+def test_a_decision_of_another_process_goes_on_here() -> None:
+    """Refused there at 50 s, adopted here at 51 with its epoch: 2 again 30 s after the refusal;
+    and samples of that epoch count from then on."""
+    there, here = Trace(now=49), Trace(now=51)
+    there.refuse()
+    told = there.controller.export(50, 1000, latencies=False)
+    saved = Saved(told, now=51.0, offset_s=1000.0)
+    decision = here.controller.adopt(saved, 1, 7, Reason.REFUSED)
+    assert (decision.reason, decision.limit_from, decision.limit_to) == (Reason.REFUSED, 2, 1)
+    assert decision.epoch == 7
+    assert (here.controller.limit, here.controller.epoch) == (1, 7)
+    assert here.served(100) == [(80, 2, Reason.RECOVERED)]
 
 
 def test_the_state_is_readable_in_one_line() -> None:
