@@ -251,6 +251,20 @@ def test_the_baseline_follows_worsening_by_five_percent_a_minute(step: float) ->
     assert 1.045 <= after / before <= 1.05 + 1e-9
 
 
+def test_a_minute_is_worth_five_percent_exactly() -> None:
+    """One sample a minute after the last: 1.05 times what it was; after an hour no more than ten
+    minutes' worth."""
+    trace = Trace()
+    trace.run(times(64, 0.1))
+    trace.run(times(10, 0.5), in_flight=1, after=1e-9)
+    for after, growth in ((60.0, 1.05), (3600.0, 1.05**10)):
+        trace.controller.resize(2, trace.now)
+        baseline_s = trace.controller.baseline_s
+        assert baseline_s is not None
+        trace.ok(0.5, after=after)
+        assert trace.controller.baseline_s == pytest.approx(baseline_s * growth, rel=1e-9)
+
+
 def test_the_baseline_never_passes_what_was_measured() -> None:
     """Growing, it stops at the p95 it grows to."""
     trace = Trace()
@@ -382,6 +396,18 @@ def test_a_shrink_after_600_quiet_seconds_recovers_as_quickly_as_the_first() -> 
     assert [one.limit_to for one in trace.run(times(3, 1.0))] == [1]
     shrunk_at = trace.now
     assert trace.changes(times(200, 0.25)) == [(shrunk_at + 30, 2, Reason.RECOVERED)]
+
+
+@pytest.mark.parametrize(("quiet", "delay"), [(600, 30), (599, 120)])
+def test_a_shrink_is_forgiven_like_a_refusal(quiet: float, delay: float) -> None:
+    """Refused thrice, and at its start since; slow 600 s later it recovers as the first time."""
+    trace = Trace()
+    trace.run(times(30, 0.25))
+    assert [refuse_and_serve(trace) for _ in range(3)] == [30, 60, 120]
+    trace.controller.resize(2, trace.now)
+    trace.now += quiet - 3
+    (decision,) = trace.run(times(3, 1.0))
+    assert decision.recovery_delay_s == delay
 
 
 def test_only_refusals_and_other_limits_are_worth_remembering() -> None:
@@ -535,12 +561,12 @@ def test_five_seconds_are_slow_unless_set() -> None:
 
 def test_a_slow_host_is_never_widened() -> None:
     """A median above 5 s: 1 stays 1, though it is the host's own baseline and nothing else is
-    wrong; at 4.9 s the same host has its two back."""
+    wrong; at 5 s exactly the same host has its two back."""
     slow, better = Trace(Law(slow_latency_s=5.0)), Trace(Law(slow_latency_s=5.0))
     assert [one.limit_to for one in slow.run(times(300, 6.0), after=6.0)] == [1]
     assert [one.limit_to for one in slow.run(times(300, 5.5), after=6.0)] == []
     better.run(times(3, 6.0), after=6.0)
-    assert [one.limit_to for one in better.run(times(300, 4.9), after=5.0)] == [2]
+    assert [one.limit_to for one in better.run(times(300, 5.0), after=5.0)] == [2]
 
 
 # -- widen --------------------------------------------------------------------------------------
@@ -643,6 +669,13 @@ def test_the_way_back_needs_a_median_within_the_baseline() -> None:
     assert trace.run(times(60, 0.3), after=1.0, in_flight=3) == []
     # Seventeen of the last 32 are as before: the median is.
     assert [one.limit_to for one in trace.run(times(17, 0.25))] == [2]
+
+
+def test_a_step_up_must_be_reached_before_the_next() -> None:
+    """Three are allowed, two are used: that proves nothing about four."""
+    trace = Trace()
+    assert [one.limit_to for one in trace.run(times(20, FASTER))] == [3]
+    assert trace.run(times(400, FASTER), in_flight=2) == []
 
 
 def test_a_refused_level_is_not_tried_again_for_600_seconds() -> None:
