@@ -248,10 +248,15 @@ def run_tests(module: str, tree: ast.Module, plugin: object, *, quiet: bool = Tr
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        # Whoever looks at the failure wants it shrunk, the score does not.
-        phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+        # Whoever looks at a failure wants it shrunk, the score does not; and a busy machine, which
+        # is what the checks of health complain of, is no broken rule.
         hypothesis.settings.register_profile(
-            "mutants", phases=phases, derandomize=True, database=None
+            "mutants",
+            phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+            suppress_health_check=list(hypothesis.HealthCheck),
+            deadline=None,
+            derandomize=True,
+            database=None,
         )
         hypothesis.settings.load_profile("mutants")
     sys.meta_path.insert(0, Mutated(f"scrapy_hostgate.{module}", tree))
@@ -294,6 +299,8 @@ def survivors(module: str, chosen: list[Mutant], plugin: Quickest, jobs: int) ->
             running[start_tests(module, mutant.tree, plugin)] = mutant
         child, status = os.wait()
         mutant = running.pop(child)
+        if os.WIFSIGNALED(status):
+            print(f"  stuck: {mutant.number} {module}.{mutant}", flush=True)
         if status == 0:
             alive.append(mutant)
             how = "as explained" if explained(module, mutant) else "survives"
