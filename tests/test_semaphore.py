@@ -498,6 +498,16 @@ def test_those_who_withdrew_take_no_room_and_the_others_keep_their_order() -> No
     desk.semaphore.release(first)
 
 
+def test_whoever_was_granted_takes_no_room_either() -> None:
+    """Four of ten go: six are kept, and no more."""
+    desk = Desk(1)
+    desk.acquire(11)
+    desk.semaphore.resize(5)
+    assert desk.counts == (5, 6)
+    assert desk.semaphore._waiters is not None
+    assert len(desk.semaphore._waiters) == 6
+
+
 def test_a_few_who_withdraw_do_not_have_the_queue_made_anew() -> None:
     """That would cost as much as there are who wait, each time."""
     desk = Desk(1)
