@@ -166,7 +166,8 @@ class Pacer:
                 gaps = self._gaps = array("f")
             elif len(gaps) == SPACING_SAMPLES - 1:
                 del gaps[0]
-            gaps.append(now - self.last_departure - self._idle_s)
+            # Less than none, if a standstill moved the departure beyond the rest that followed it.
+            gaps.append(max(0.0, now - self.last_departure - self._idle_s))
         self._counting = True
         self._idle_s = 0.0
         self.last_departure = now

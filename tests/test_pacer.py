@@ -615,6 +615,18 @@ def test_what_is_over_is_not_exported() -> None:
     assert (pacer.refusals_in_a_row, pacer.penalty.interval_s) == (0, 0)
 
 
+def test_a_gap_is_never_less_than_none() -> None:
+    """Left at 0 s and done at 0.5 s, in one turn of the loop that took until 1 s: the rest began
+    before the departure is said to have been. No gap is 0 s, and the mean of it and 3 s is 1.5."""
+    pacer = pacer_of()
+    pacer.departed(0)
+    pacer.rests(0.5)
+    pacer.left_late(0, 1)
+    pacer.departed(2)
+    pacer.departed(5)
+    assert pacer.refused(5, None, incident=True).interval_s == 3
+
+
 def test_a_rest_before_the_first_departure_is_none() -> None:
     """Somebody came and went without a departure; what follows is spaced from the first."""
     pacer = pacer_of()
