@@ -706,6 +706,16 @@ def test_leaving_in_time_is_leaving() -> None:
     assert host.gate.pacer.next_departure(0) == 2
 
 
+def test_who_is_granted_as_a_pause_ends_may_leave_in_that_moment() -> None:
+    """A pause until 10 s is over at 10 s; nobody waits for a second turn, nor for the spacing."""
+    host = Host(pace=Pace(delay_s=2, jitter=0))
+    host.gate.obey(10)
+    waiter = host.gate.arrive()
+    host.clock.run_until(10)
+    assert waiter.granted
+    assert host.gate.left(waiter)
+
+
 def test_leaving_late_is_a_longer_gap_though_nothing_is_spaced() -> None:
     """Granted at 3 s and sent at 5: five seconds is what a refusal then doubles."""
     host = Host(Law(start=4))

@@ -243,6 +243,15 @@ def test_a_late_departure_moves_the_rate_on() -> None:
     assert pacer.next_departure(0.25) == 1.25
 
 
+@pytest.mark.parametrize("pace", [Pace(rate=1), Pace(delay_s=1), Pace(rate=1, delay_s=1)])
+def test_where_departures_are_spaced_a_millisecond_counts(pace: Pace) -> None:
+    """Left 4 ms late, the next leaves 4 ms later; by a rate, by a delay and by both."""
+    pacer = Pacer(pace, middle)
+    take(pacer, 0)
+    pacer.left_late(0, 0.004)
+    assert pacer.next_departure(0.5) == 1.004
+
+
 def test_a_burst_that_leaves_late_is_still_a_burst() -> None:
     """Three granted at 0 s all leave at 0.5 s, at 10 per second: the fourth not before 0.6 s."""
     pacer = pacer_of(rate=10, burst=3)
