@@ -193,6 +193,30 @@ def test_a_callback_that_raises_does_not_jam_the_gate() -> None:
     assert desk.counts == (1, 0)
 
 
+def test_idle_is_nobody_out_and_nobody_waiting() -> None:
+    """One that waits for its time is enough, and so is one that is out."""
+    desk = Desk(1)
+    assert desk.semaphore.idle
+    desk.not_before = 5
+    (only,) = desk.acquire(1)
+    assert (desk.counts, desk.semaphore.idle) == ((0, 1), False)
+    desk.clock.run_until(5)
+    assert (desk.counts, desk.semaphore.idle) == ((1, 0), False)
+    desk.semaphore.release(only)
+    assert desk.semaphore.idle
+
+
+def test_it_drains_while_more_are_out_than_allowed() -> None:
+    """Three out and three allowed: no; two allowed: until one has come back."""
+    desk = Desk(3)
+    first, *_ = desk.acquire(3)
+    assert not desk.semaphore.drains
+    desk.semaphore.resize(2)
+    assert desk.semaphore.drains
+    desk.semaphore.release(first)
+    assert not desk.semaphore.drains
+
+
 # -- the order ----------------------------------------------------------------------------------
 
 
