@@ -138,17 +138,26 @@ class SlotManager:
             self._tighten_by_slot(gate, slot_key)
         # Before anybody else's code runs: a gate with a claim on it cannot be forgotten meanwhile.
         permit = gate.arrive(request.priority)
-        visit = response = None
-        refused = False
+        visit, response, refused = None, None, False
         try:
             self.dispatch.arrived(request)
             visit = self._views.enter(downloader.slots, gate, request, slot_key)
             self._send(signal=signals.request_reached_downloader, request=request)
             at_once = permit.granted and gate.left(permit)
             if at_once or await self._wait(gate, permit, request):
-                self._stats.departed(permit.in_flight, waited=not at_once)
-                response, refused = await self._transfer(gate, permit, request, downloader)
+                started = self._departs(permit, request, waited=not at_once)
+                try:
+                    response = await downloader.handlers.download_request_async(request)
+                except Exception as error:
+                    self._answers.failed(gate, permit, request, error, started)
+                    raise
+                refused = self._answers.came(gate, permit, request, response, started)
+                self._send(signal=signals.response_downloaded, response=response, request=request)
         finally:
+            in_flight = self._in_flight
+            in_flight.discard(request)
+            if not in_flight:
+                self._lag.rest()
             try:
                 # Before the slot is given back, or the release would send the next one off.
                 self._waiting.look_for_close()
@@ -228,30 +237,15 @@ class SlotManager:
 
     # -- one download ---------------------------------------------------------------------------
 
-    async def _transfer(
-        self, gate: Gate, permit: Permit, request: Request, downloader: Downloader
-    ) -> tuple[Response, bool]:
-        """Download and learn; say whether the host refused."""
-        started = self._clock()
+    def _departs(self, permit: Permit, request: Request, *, waited: bool) -> float:
+        """``request`` is handed to its download handler now; returns when that is."""
         # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
         request.meta.pop(LATENCY, None)
         self._epochs[request] = permit.epoch
-        in_flight = self._in_flight
-        in_flight.add(request)
+        self._stats.departed(permit.in_flight, waited=waited)
+        self._in_flight.add(request)
         self._lag.start()
-        try:
-            try:
-                response: Response = await downloader.handlers.download_request_async(request)
-            except Exception as error:
-                self._answers.failed(gate, permit, request, error, started)
-                raise
-            refused = self._answers.came(gate, permit, request, response, started)
-            self._send(signal=signals.response_downloaded, response=response, request=request)
-            return response, refused
-        finally:
-            in_flight.discard(request)
-            if not in_flight:
-                self._lag.rest()
+        return self._clock()
 
     def _tighten_by_slot(self, gate: Gate, slot_key: Any) -> None:
         """DOWNLOAD_SLOTS of the request's own slot: the host is the gate, but they hold too."""
