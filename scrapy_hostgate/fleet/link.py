@@ -112,6 +112,8 @@ class HostLink:
         self._known: Known | None = None
         self._offset_s = 0.0
         self._talked_at = -math.inf
+        # Whether to say what is held and known, though nothing of it has changed.
+        self._renew = True
         self._woken_for = math.inf
         self._exchange: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
@@ -188,7 +190,7 @@ class HostLink:
     def beat(self, older_than_s: float) -> None:
         """Renew the leases in flight if nothing was said for so long."""
         if self._held and self._clock() - self._talked_at >= older_than_s:
-            self._talked_at = -math.inf
+            self._renew = True
             self.talk()
 
     def forsaken(self) -> None:
@@ -199,7 +201,8 @@ class HostLink:
 
     def rejoin(self) -> None:
         """The fleet is back: tell it first what is in flight here."""
-        self._talked_at = self._pause_known = -math.inf
+        self._renew = True
+        self._pause_known = -math.inf
         self.talk()
 
     async def close(self) -> None:
@@ -231,6 +234,7 @@ class HostLink:
         ended, self._ended = self._ended, []
         change, self._change = self._change, None
         self._unheard.update(lease for lease in said.held if self._held[lease] == UNTOLD)
+        self._renew = False
         self._talked_at = sent_at = self._clock()
         self._woken_for = math.inf
         try:
@@ -259,7 +263,7 @@ class HostLink:
 
     def _has_to_talk(self) -> bool:
         now = self._clock()
-        renew = self._talked_at == -math.inf and (bool(self._held) or self._taught(now))
+        renew = self._renew and (bool(self._held) or self._taught(now))
         asks = self._wanted() > len(self._asks) or any(due <= now for due in self._asks.values())
         return renew or asks or self._wanted() < len(self._asks) or self._to_tell()
 
