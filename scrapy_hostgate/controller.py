@@ -95,14 +95,14 @@ class Window:
         return len(self._ring)
 
     def push(self, value: float) -> int:
-        """Keep ``value``; the place in the ring where it stands now."""
+        """Keep ``value``; say how many are kept now."""
         ring, at = self._ring, self._next
         if len(ring) < self._size:
             ring.append(min(round(value * 1e6), _MOST_US))
         else:
             ring[at] = min(round(value * 1e6), _MOST_US)
         self._next = (at + 1) % self._size
-        return at
+        return len(ring)
 
     def in_order(self) -> list[float]:
         """The latencies in seconds by arrival, the oldest first."""
@@ -110,10 +110,7 @@ class Window:
 
     def quantile(self, q: float) -> float:
         """The nearest-rank quantile: always a number that was really seen."""
-        return sorted(self._ring)[self._rank(q)] / 1e6
-
-    def _rank(self, q: float) -> int:
-        return max(0, math.ceil(q * len(self._ring)) - 1)
+        return sorted(self._ring)[max(0, math.ceil(q * len(self._ring)) - 1)] / 1e6
 
 
 class SortedWindow(Window):
@@ -126,16 +123,22 @@ class SortedWindow(Window):
         # Places in the ring.
         self._order = bytearray()
 
+    # The two of every answer: nothing of the base class is called from here.
     def push(self, value: float) -> int:
-        ring, order = self._ring, self._order
-        if len(ring) == self._size:
-            order.remove(self._next)
-        at = super().push(value)
-        order.insert(bisect_right(order, ring[at], key=ring.__getitem__), at)
-        return at
+        ring, order, at = self._ring, self._order, self._next
+        us = min(round(value * 1e6), _MOST_US)
+        if len(ring) < self._size:
+            ring.append(us)
+        else:
+            order.remove(at)
+            ring[at] = us
+        order.insert(bisect_right(order, us, key=ring.__getitem__), at)
+        self._next = (at + 1) % self._size
+        return len(ring)
 
     def quantile(self, q: float) -> float:
-        return self._ring[self._order[self._rank(q)]] / 1e6
+        ring = self._ring
+        return ring[self._order[max(0, math.ceil(q * len(ring)) - 1)]] / 1e6
 
 
 # Of a host that has taught nothing (yet): most of a broad crawl's.
@@ -367,8 +370,7 @@ class Controller:
         if self._window is _NO_SAMPLES:
             self._window = SortedWindow(BASELINE_WINDOW)
         window = self._window
-        window.push(latency)
-        known = len(window)
+        known = window.push(latency)
         if known < MIN_SAMPLES:
             return
         self._settled = self._settled or known == BASELINE_WINDOW

@@ -84,7 +84,7 @@ class SlotManager:
             in_downloader=lambda: self._get_downloader().active,
             wake=self._wake_engine,
         )
-        self._in_flight: set[Request] = set()
+        self._in_flight: dict[Request, Gate] = {}
         self._views = SlotTable(settings.max_hosts, self._in_flight)
         self._waiting = WaitingRoom(
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
@@ -145,7 +145,7 @@ class SlotManager:
             self._send(signal=signals.request_reached_downloader, request=request)
             at_once = permit.granted and gate.left(permit)
             if at_once or await self._wait(gate, permit, request):
-                started = self._departs(permit, request, waited=not at_once)
+                started = self._departs(gate, permit, request, waited=not at_once)
                 try:
                     response = await downloader.handlers.download_request_async(request)
                 except Exception as error:
@@ -155,7 +155,7 @@ class SlotManager:
                 self._send(signal=signals.response_downloaded, response=response, request=request)
         finally:
             in_flight = self._in_flight
-            in_flight.discard(request)
+            in_flight.pop(request, None)
             if not in_flight:
                 self._lag.rest()
             try:
@@ -237,13 +237,13 @@ class SlotManager:
 
     # -- one download ---------------------------------------------------------------------------
 
-    def _departs(self, permit: Permit, request: Request, *, waited: bool) -> float:
+    def _departs(self, gate: Gate, permit: Permit, request: Request, *, waited: bool) -> float:
         """``request`` is handed to its download handler now; returns when that is."""
         # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
         request.meta.pop(LATENCY, None)
         self._epochs[request] = permit.epoch
         self._stats.departed(permit.in_flight, waited=waited)
-        self._in_flight.add(request)
+        self._in_flight[request] = gate
         self._lag.start()
         return self._clock()
 
@@ -255,7 +255,7 @@ class SlotManager:
             self._observer.looked(gate, "download_slots")
 
     def _stood_still(self, now: float, seconds: float) -> None:
-        for gate in [gate for gate in self.registry if gate.in_flight]:
+        for gate in set(self._in_flight.values()):
             gate.stood_still(now, seconds)
 
     async def _ungated(self, request: Request) -> Response | None:

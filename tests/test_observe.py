@@ -202,7 +202,8 @@ def test_what_else_is_counted() -> None:
     collected.stats.handed_back()
     collected.stats.dropped_at_close()
     collected.stats.given_up()
-    collected.stats.spoiled()
+    collected.stats.spoiled += 1
+    collected.stats.departed(1, waited=False)
     collected.stats.quota_wait()
     collected.stats.stalled(gate)
     collected.stats.capped(gate)
@@ -214,6 +215,8 @@ def test_what_else_is_counted() -> None:
         "dropped_at_close": 1,
         "refusal_retries_exhausted": 1,
         "samples_spoiled_by_loop_lag": 1,
+        "departures": 1,
+        "peak_in_flight": 1,
         "quota_waits": 1,
         "stalled": 1,
         "pauses_capped": 1,

@@ -66,8 +66,8 @@ class Observer:
     hear of answers that change nothing, too.
     """
 
-    # All mutable state: what has been told of each host, the events file, the views, the one timer
-    # that drives them while the spider is open, and the samples spoiled so far.
+    # All mutable state: what has been told of each host, the events file, the views, and the one
+    # timer that drives them while the spider is open.
     def __init__(
         self,
         crawler: Crawler,
@@ -84,7 +84,6 @@ class Observer:
         self._clock = clock
         self._call_later = call_later
         self._known: dict[str, _Known] = {}
-        self._samples_spoiled = 0
         self._began = clock()
         self._timer: Timer | None = None
         self._trouble_every_s = crawler.settings.getfloat("LOGSTATS_INTERVAL")
@@ -151,10 +150,9 @@ class Observer:
 
     def spoiled(self) -> None:
         """A latency could not be used, because our own event loop stood still."""
-        self.stats.spoiled()
-        self._samples_spoiled += 1
-        if self._samples_spoiled == SPOILED_BEFORE_WARNING:
-            log_spoiled(self._samples_spoiled, self._crawler.spider)
+        self.stats.spoiled += 1
+        if self.stats.spoiled == SPOILED_BEFORE_WARNING:
+            log_spoiled(self.stats.spoiled, self._crawler.spider)
 
     def closed(self) -> None:
         """The spider has closed: the last stats and the last word on each host."""

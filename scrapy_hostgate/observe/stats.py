@@ -33,6 +33,7 @@ class GateStats:
         self.departures = 0
         self.refusals = 0
         self._waits = 0
+        self.spoiled = 0
         self._peak = 0
 
     def departed(self, in_flight: int, *, waited: bool) -> None:
@@ -51,6 +52,8 @@ class GateStats:
             self._stats.set_value("hostgate/departures", self.departures)
         if self._waits:
             self._stats.set_value("hostgate/waits", self._waits)
+        if self.spoiled:
+            self._stats.set_value("hostgate/samples_spoiled_by_loop_lag", self.spoiled)
 
     def recorded(self, gate: Gate, outcome: Outcome, verdict: Verdict) -> None:
         if outcome is Outcome.REFUSED:
@@ -94,9 +97,6 @@ class GateStats:
 
     def capped(self, gate: Gate) -> None:
         self._count(gate, "pauses_capped")
-
-    def spoiled(self) -> None:
-        self._stats.inc_value("hostgate/samples_spoiled_by_loop_lag")
 
     def round_trip(self) -> None:
         self._stats.inc_value("hostgate/fleet/round_trips")
