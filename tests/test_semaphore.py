@@ -557,7 +557,9 @@ def test_told_the_same_time_again_the_timer_stays() -> None:
 def test_a_retired_semaphore_lets_nobody_out() -> None:
     """Its host is forgotten: a grant there would be counted by nobody."""
     desk = Desk(1)
+    assert not desk.semaphore.retired
     desk.semaphore.retire()
+    assert desk.semaphore.retired
     with pytest.raises(RuntimeError, match="forgotten"):
         desk.semaphore.acquire()
 
