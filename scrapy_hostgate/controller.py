@@ -242,9 +242,7 @@ class Controller:
         else:
             self._slow_run = 0
         self._learn(latency, sample.in_flight, now)
-        if decision is None and self._may_widen(now, paused):
-            decision = self._widen(latency, now)
-        return decision
+        return decision or self._widen(latency, now, paused)
 
     def observe_served(self, sample: Sample, now: float, *, paused: bool) -> Decision | None:
         """Take an OK whose latency cannot be trusted: it counts as served and teaches no latency.
@@ -409,11 +407,8 @@ class Controller:
             and now - self.changed_at >= WIDEN_INTERVAL_S
         )
 
-    def _widen(self, latency: float, now: float) -> Decision | None:
-        if self.baseline_s is None or (
-            # No median could be so much below it; it takes a sort to know.
-            self.limit >= self.law.start and self.baseline_s <= self.law.latency_noise_s
-        ):
+    def _widen(self, latency: float, now: float, paused: bool) -> Decision | None:
+        if self.baseline_s is None or not self._may_widen(now, paused):
             return None
         median = self._recent.quantile(0.5)
         if median > self.law.slow_latency_s or median > self.baseline_s:
