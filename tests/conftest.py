@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -44,6 +45,9 @@ settings.load_profile("suite")
 
 def pytest_configure() -> None:
     """Where the wheel is to be tested, the source must not be in its place."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job, whose children would not hear a Ctrl-C either.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     package = Path(scrapy_hostgate.__file__)
     if os.environ.get("HOSTGATE_TEST_WHEEL") and not package.is_relative_to(sys.prefix):
         raise pytest.UsageError(f"the wheel is to be tested, but {package} is imported")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import threading
 from collections.abc import Callable
@@ -47,6 +48,7 @@ class H2Server:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._up = threading.Event()
+        self._serving: asyncio.Task[None]
 
     def url(self, path: str) -> str:
         return f"https://127.0.0.1:{self.port}{path}"
@@ -58,7 +60,11 @@ class H2Server:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(START_TIMEOUT_S)
+        self._thread.join(3)
+        if self._thread.is_alive():
+            # It waits for clients that keep their connections.
+            self._loop.call_soon_threadsafe(self._serving.cancel)
+            self._thread.join(START_TIMEOUT_S)
 
     def _run(self) -> None:
         from hypercorn.asyncio import serve
@@ -69,12 +75,18 @@ class H2Server:
         config.certfile, config.keyfile = map(str, self._files)
         config.accesslog = config.errorlog = None
         # A busy machine must not look like a client that has gone.
-        config.keep_alive_timeout = 60
+        config.keep_alive_timeout = 20
         config.graceful_timeout = config.shutdown_timeout = 0.5
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(
+        self._serving = self._loop.create_task(
             serve(self._app, config, shutdown_trigger=self._stop.wait, mode="asgi")  # type: ignore[arg-type]
         )
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serving)
+        rest = asyncio.all_tasks(self._loop)
+        for task in rest:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
         self._loop.close()
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
