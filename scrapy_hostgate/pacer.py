@@ -173,13 +173,7 @@ class Pacer:
         self.last_departure = now
         if self.pace.rate:
             self._tat = max(self._tat, now) + self.pace.rate_interval_s
-        if (
-            # What ``spaced`` says, for every request of every host.
-            self.pace.delay_s
-            or self.outside_delay_s
-            or self.crawl_delay_s
-            or self.penalty.interval_s
-        ):
+        if self.spaced:
             self._not_before = now + self.draw_spacing_s()
 
     def left_late(self, granted_at: float, now: float) -> None:

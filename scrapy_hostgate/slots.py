@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 # robots.txt is read once only, so its delays are remembered for more hosts than anything else.
 DELAYS_PER_HOST = 10
 
-_SLOT = "download_slot"
-
 
 class SlotManager:
     """Downloads requests through their hosts' gates, for one crawler."""
