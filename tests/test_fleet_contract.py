@@ -24,7 +24,7 @@ from scrapy_hostgate.fleet.protocol import (
     Told,
     Why,
 )
-from scrapy_hostgate.fleet.redisfleet import RedisFleet
+from scrapy_hostgate.fleet.redisfleet import WAKE_PREFIX, RedisFleet
 
 HOST = "a.test"
 _numbers = itertools.count()
@@ -44,6 +44,15 @@ def make_fleet(request: pytest.FixtureRequest) -> Callable[[], Fleet]:
     server: RedisServer = request.getfixturevalue("server")
     server.command("FLUSHALL")
     return lambda: RedisFleet(server.url)
+
+
+async def listening(fleet: Fleet, *workers: str) -> None:
+    """Wait until these have subscribed; in one process they have as soon as they ask."""
+    while isinstance(fleet, RedisFleet):
+        channels = [WAKE_PREFIX + worker for worker in workers]
+        if all(count for _, count in await fleet._client.pubsub_numsub(*channels)):
+            return
+        await asyncio.sleep(0.01)
 
 
 def run(make_fleet: Callable[[], Fleet], work: Callable[[Fleet], Awaitable[None]]) -> None:
@@ -335,7 +344,7 @@ def test_whose_turn_it_is_is_woken(make_fleet: Callable[[], Fleet]) -> None:
         await fleet.talk(HOST, said("a", asks=("a:1",), bounds=one))
         for worker in "bc":
             await fleet.talk(HOST, said(worker, asks=(f"{worker}:1",), bounds=one))
-        await asyncio.sleep(0.1)
+        await listening(fleet, "b", "c")
         await fleet.talk(HOST, said("a", ended=("a:1",), bounds=one))
         await asyncio.wait_for(heard.wait(), 5)
         assert woken == [("b", HOST)]
@@ -364,7 +373,7 @@ def test_nobody_is_woken_when_there_is_no_more_room(make_fleet: Callable[[], Fle
             for worker in "bc":
                 told = await fleet.talk(HOST, said(worker, asks=(f"{worker}:1",), bounds=spaced))
                 assert why(told, f"{worker}:1") is Why.SPACING
-        await asyncio.sleep(0.1)
+        await listening(fleet, "b")
         assert not woken
         await fleet.talk(HOST, said("a", ended=("a:1",), bounds=spaced))
         await asyncio.wait_for(heard.wait(), 5)
