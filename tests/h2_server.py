@@ -1,116 +1,124 @@
-"""A real HTTP/2 server (Hypercorn) on a free loopback port, in a thread, with its own record."""
+"""HTTP/2 for the recording origin: its record and behaviours, spoken over TLS by the h2 library.
+
+``OriginThread(behaviours, ssl_context=h2_context(folder), talk=H2Connection)``
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import ssl
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from redis_server import free_port
+from h2.config import H2Configuration
+from h2.connection import H2Connection as H2State
+from h2.events import ConnectionTerminated, RequestReceived, StreamReset
+from h2.exceptions import ProtocolError
 
-START_TIMEOUT_S = 30.0
-Answer = Callable[[int, str], tuple[int, dict[str, str]]]
-
-
-@dataclass
-class H2Record:
-    """What the server saw. ``connections`` are the clients' ports."""
-
-    arrivals: list[tuple[float, str, int]] = field(default_factory=list)
-    versions: set[str] = field(default_factory=set)
-    connections: set[int] = field(default_factory=set)
-    in_flight: int = 0
-    peak: int = 0
+from demo.behaviours import Reply, page
+from demo.origin_connection import Service, Talk
+from demo.origin_http import Head
+from demo.origin_record import Arrival
 
 
-class H2Server:
-    """Answers every request after ``latency_s``, with what ``answer(number, path)`` says.
+def h2_context(folder: Path) -> ssl.SSLContext:
+    """TLS for a server that speaks nothing but HTTP/2, with a certificate made in ``folder``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*make_certificate(folder))
+    context.set_alpn_protocols(["h2"])
+    return context
 
-    A context manager; ``record`` may be read at any time.
+
+class H2Connection(Talk):
+    """Answers any number of streams at a time, each after its reply's delay.
+
+    Replies have to be whole and small (one frame): ValueError otherwise. The bodies of requests
+    are not read. Written with callbacks, so nothing is pending once the connection is closed.
+
+    Mutable state: ``_streams``, the requests being answered and their timers.
     """
 
-    def __init__(self, folder: Path, latency_s: float, answer: Answer | None = None) -> None:
-        self.record = H2Record()
-        self.port = free_port()
-        self._latency_s = latency_s
-        self._answer = answer or (lambda number, path: (200, {}))
-        self._files = make_certificate(folder)
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._up = threading.Event()
-        self._serving: asyncio.Task[None]
+    _transport: asyncio.Transport
 
-    def url(self, path: str) -> str:
-        return f"https://127.0.0.1:{self.port}{path}"
+    def __init__(self, service: Service, number: int) -> None:
+        self._service = service
+        self._number = number
+        self._loop = asyncio.get_running_loop()
+        self._state = H2State(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._streams: dict[int, tuple[Arrival | None, asyncio.TimerHandle]] = {}
 
-    def __enter__(self) -> H2Server:
-        self._thread.start()
-        assert self._up.wait(START_TIMEOUT_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(3)
-        if self._thread.is_alive():
-            # It waits for clients that keep their connections.
-            self._loop.call_soon_threadsafe(self._serving.cancel)
-            self._thread.join(START_TIMEOUT_S)
-
-    def _run(self) -> None:
-        from hypercorn.asyncio import serve
-        from hypercorn.config import Config
-
-        config = Config()
-        config.bind = [f"127.0.0.1:{self.port}"]
-        config.certfile, config.keyfile = map(str, self._files)
-        config.accesslog = config.errorlog = None
-        # A busy machine must not look like a client that has gone.
-        config.keep_alive_timeout = 20
-        config.graceful_timeout = config.shutdown_timeout = 0.5
-        asyncio.set_event_loop(self._loop)
-        self._serving = self._loop.create_task(
-            serve(self._app, config, shutdown_trigger=self._stop.wait, mode="asgi")  # type: ignore[arg-type]
-        )
-        with contextlib.suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._serving)
-        rest = asyncio.all_tasks(self._loop)
-        for task in rest:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
-        self._loop.close()
-
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            self._up.set()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._service.connections.add(self)
+        if transport.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
+            self.abort()  # what it says would not be HTTP/2
             return
-        record = self.record
-        record.versions.add(scope["http_version"])
-        record.connections.add(scope["client"][1])
-        record.in_flight += 1
-        record.peak = max(record.peak, record.in_flight)
-        status, headers = self._answer(len(record.arrivals) + 1, scope["path"])
-        record.arrivals.append((self._loop.time(), scope["path"], status))
+        self._state.initiate_connection()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
         try:
-            await asyncio.sleep(self._latency_s)
-            lines = [(name.encode(), value.encode()) for name, value in headers.items()]
-            await send({"type": "http.response.start", "status": status, "headers": lines})
-        finally:
-            record.in_flight -= 1
-        await send({"type": "http.response.body", "body": b"ok"})
+            events = self._state.receive_data(data)
+        except ProtocolError:
+            self._flush()  # says why
+            self._transport.close()
+            return
+        for event in events:
+            if isinstance(event, RequestReceived):
+                self._arrive(event)
+            elif isinstance(event, StreamReset):
+                self._leave(event.stream_id, completed=False)
+            elif isinstance(event, ConnectionTerminated):
+                self._transport.close()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for stream in tuple(self._streams):
+            self._leave(stream, completed=False)
+        self._transport.close()  # Python 3.10's TLS does not know it when the client went first
+        self._service.connections.discard(self)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _arrive(self, event: RequestReceived) -> None:
+        fields = dict(event.headers or ())
+        host = fields[":authority"].rpartition(":")[0]
+        head = Head(fields[":method"], host, fields[":path"], fields, False, True, 0, False)
+        port = self._transport.get_extra_info("sockname")[1]
+        arrival, reply = self._service.take(head, port, self._number)
+        if reply.end is not None or reply.body_time > 0:
+            raise ValueError(f"{reply}: only whole answers are spoken here")
+        timer = self._loop.call_later(reply.delay, self._answer, event.stream_id, reply)
+        self._streams[event.stream_id] = arrival, timer
+
+    def _answer(self, stream: int, reply: Reply) -> None:
+        arrival, _ = self._streams[stream]
+        if arrival is not None:
+            self._service.recorder.answering(arrival, reply.status)
+        body = page() if reply.body is None else reply.body
+        fields = {":status": str(reply.status), "content-length": str(len(body))}
+        fields |= {name.lower(): str(value) for name, value in reply.headers.items()}
+        self._state.send_headers(stream, list(fields.items()))
+        self._state.send_data(stream, body, end_stream=True)
+        # Before the write: a client that reacts at once must not look like an overlap.
+        self._leave(stream, completed=True)
+        self._flush()
+
+    def _leave(self, stream: int, *, completed: bool) -> None:
+        arrival, timer = self._streams.pop(stream, (None, None))
+        if timer is not None:
+            timer.cancel()
+        if arrival is not None:
+            self._service.recorder.leave(arrival, completed=completed)
+
+    def _flush(self) -> None:
+        self._transport.write(self._state.data_to_send())
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

@@ -31,13 +31,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from .behaviours import Behaviour, Reply, query_controls
 from .origin_config import ConfigError, OriginConfig, load_config
-from .origin_connection import Connection
+from .origin_connection import Connection, Service, Talk
 from .origin_http import Head
 from .origin_process import OriginProcess, start_process
 from .origin_record import Arrival, HostRecord, Recorder
@@ -52,6 +52,8 @@ __all__ = [
     "start_process",
 ]
 
+Talker: TypeAlias = Callable[[Service, int], Talk]
+
 _BACKLOG = 1024
 _CONNECT = "CONNECT "  # no host name has a space, so these keys cannot collide with hosts
 
@@ -64,6 +66,7 @@ class Origin:
     ``hosts``: addresses to listen on. ``ports``: how many free ports, or exactly which; all
     share one record. ``connect_status``: the answer to CONNECT, which is kept apart from the
     target's record because it is a proxy's word and not the host's.
+    ``talk``: makes what speaks on one connection, of the server and the connection's number.
 
     Mutable state: ``behaviours``, ``recorder``, ``connections``, ``ports``, ``malformed`` (how many
     requests were answered 400), ``errors`` (what behaviours raised), ``stop_requested``,
@@ -78,10 +81,11 @@ class Origin:
         ports: int | Sequence[int] = 1,
         ssl_context: ssl.SSLContext | None = None,
         connect_status: int = 503,
+        talk: Talker = Connection,
     ) -> None:
         self.behaviours: dict[str, Behaviour] = dict(behaviours or {})
         self.recorder = Recorder()
-        self.connections: set[Connection] = set()
+        self.connections: set[Talk] = set()
         self.ports: tuple[int, ...] = ()
         self.malformed = 0
         self.errors: list[Exception] = []
@@ -89,6 +93,7 @@ class Origin:
         self._listen_on = tuple(hosts)
         self._wanted_ports = (0,) * ports if isinstance(ports, int) else tuple(ports)
         self._ssl_context = ssl_context
+        self._talk = talk
         self._connect_reply = Reply(status=connect_status, body=b"")
         self._listeners: list[socket.socket] = []
         self._handshakes: set[asyncio.Task[Any]] = set()
@@ -220,8 +225,8 @@ class Origin:
         if not task.cancelled():
             task.exception()  # a failed TLS handshake is the client's affair
 
-    def _connection(self) -> Connection:
-        return Connection(self, next(self._connection_numbers))
+    def _connection(self) -> Talk:
+        return self._talk(self, next(self._connection_numbers))
 
 
 class OriginThread:
@@ -239,6 +244,7 @@ class OriginThread:
         ports: int | Sequence[int] = 1,
         ssl_context: ssl.SSLContext | None = None,
         connect_status: int = 503,
+        talk: Talker = Connection,
     ) -> None:
         self.origin = Origin(
             behaviours,
@@ -246,6 +252,7 @@ class OriginThread:
             ports=ports,
             ssl_context=ssl_context,
             connect_status=connect_status,
+            talk=talk,
         )
         self._ready = threading.Event()
         self._failure: BaseException | None = None

@@ -24,11 +24,19 @@ LINGER_S = 1.0
 _GARBAGE = b"\x00\xff\x7f these bytes are not HTTP \x00\xff\r\n\r\n"
 
 
+class Talk(asyncio.Protocol):
+    """What the server needs from a connection, whichever HTTP it speaks."""
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        raise NotImplementedError
+
+
 class Service(Protocol):
     """What a connection needs from its server."""
 
     recorder: Recorder
-    connections: set[Connection]
+    connections: set[Talk]
     malformed: int
 
     def take(self, head: Head, port: int, connection: int) -> tuple[Arrival | None, Reply]:
@@ -44,7 +52,7 @@ class _Exchange:
     answering: bool = False
 
 
-class Connection(asyncio.Protocol):
+class Connection(Talk):
     """Reads requests and answers them one at a time.
 
     The client's end of stream counts as its leaving, also if it only closed its sending half.
