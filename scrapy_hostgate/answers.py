@@ -14,7 +14,14 @@ from scrapy_hostgate.errors import HostRefusedError
 from scrapy_hostgate.gate import NOTHING, Gate
 from scrapy_hostgate.lag import LoopLag
 from scrapy_hostgate.observe.observer import Observer
-from scrapy_hostgate.outcome import Outcome, OutcomeByStatus, outcome_of_error
+from scrapy_hostgate.outcome import (
+    NEUTRAL,
+    OK,
+    REFUSED,
+    Outcome,
+    OutcomeByStatus,
+    outcome_of_error,
+)
 from scrapy_hostgate.quota import parse_quotas
 from scrapy_hostgate.retries import REFUSALS, RetryBudget
 from scrapy_hostgate.retry_after import parse_http_date, parse_retry_after
@@ -58,25 +65,25 @@ class Answers:
         """``response`` came to a request that left at ``started``; say whether it is a refusal."""
         meta = request.meta
         outcome, asked_s = self._by_status[response.status], None
-        if outcome is Outcome.REFUSED or self._detector is not None:
+        if outcome is REFUSED or self._detector is not None:
             outcome, asked_s = self._refused(request, response, outcome)
-        if outcome is Outcome.REFUSED:
+        if outcome is REFUSED:
             self._count_refusal(request)
             if self._http_cache:
                 # A refusal in the cache would answer every retry, and the next crawl too.
                 meta["_dont_cache"] = True
         elif REFUSALS in meta:
             self._retries.answered(request, response.status)
-        if outcome is Outcome.OK and (
+        if outcome is OK and (
             # Broken off, or of a server of another kind: neither tells anything of the host's load.
             "download_stopped" in response.flags
             or (LATENCY not in meta and request.url.startswith("ftp:"))
         ):
-            outcome = Outcome.NEUTRAL
+            outcome = NEUTRAL
         self._learn(gate, permit, meta, outcome, started, response, asked_s)
         if response.headers:
             self._hear_quotas(gate, permit, request, response)
-        return outcome is Outcome.REFUSED
+        return outcome is REFUSED
 
     def failed(
         self, gate: Gate, permit: Permit, request: Request, error: Exception, started: float
@@ -85,10 +92,10 @@ class Answers:
         stopped, asked_s = getattr(error, "response", None), None
         if isinstance(stopped, Response) and stopped.status in self._settings.refusal_codes:
             # StopDownload says nothing of the host, but the headers it came with do.
-            outcome, asked_s = self._refused(request, stopped, Outcome.REFUSED)
+            outcome, asked_s = self._refused(request, stopped, REFUSED)
         else:
             outcome = outcome_of_error(error, via_proxy=bool(request.meta.get("proxy")))
-        if outcome is Outcome.REFUSED:
+        if outcome is REFUSED:
             self._count_refusal(request)
         self._learn(gate, permit, request.meta, outcome, started, error, asked_s)
 
@@ -108,7 +115,7 @@ class Answers:
         self, request: Request, response: Response, outcome: Outcome
     ) -> tuple[Outcome, float | None]:
         """Whether it is a refusal after all, and the wait in seconds that a refusal asks for."""
-        if outcome is Outcome.REFUSED:
+        if outcome is REFUSED:
             return outcome, parse_retry_after(
                 response.headers.get("Retry-After"),
                 wall_now_s=time.time(),
@@ -117,7 +124,7 @@ class Answers:
         if self._detector is not None:
             refused, asked_s = self._detector.looks_refused(request, response)
             if refused:
-                return Outcome.REFUSED, asked_s
+                return REFUSED, asked_s
         return outcome, None
 
     def _learn(
@@ -130,7 +137,8 @@ class Answers:
         answer: Response | Exception,
         asked_s: float | None = None,
     ) -> None:
-        elapsed_s = self._clock() - started
+        now = self._clock()
+        elapsed_s = now - started
         told = meta.get(LATENCY)
         # Seconds to the headers as the handler tells it, else to the end of the body. Scrapy before
         # 2.15 took it from the wall clock, which may have been stepped meanwhile.
@@ -139,12 +147,12 @@ class Answers:
             took_s = told
         gate.answered(took_s)
         if meta.get("hostgate_dont_learn"):
-            if outcome is Outcome.REFUSED:
+            if outcome is REFUSED:
                 gate.obey(asked_s)
                 self._observer.looked(gate, "dont_learn")
             return
         latency_s: float | None = took_s
-        if outcome is Outcome.OK and self._lag.spoils(started, took_s):
+        if outcome is OK and self._lag.spoils(started, took_s, now):
             self._observer.spoiled()
             latency_s = None
         verdict = gate.record(permit, outcome, latency_s, asked_s)
@@ -153,7 +161,7 @@ class Answers:
         cause, asked_by = type(answer).__name__, "Retry-After"
         if isinstance(answer, Response):
             cause = str(answer.status)
-            if outcome is Outcome.REFUSED and answer.status not in self._settings.refusal_codes:
+            if outcome is REFUSED and answer.status not in self._settings.refusal_codes:
                 # What a detector finds has a status that says otherwise.
                 cause, asked_by = f"detected in a {cause}", "the detector"
         self._observer.recorded(gate, outcome, verdict, cause, permit=permit, asked_by=asked_by)

@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from scrapy_hostgate.outcome import Outcome, Sample
+from scrapy_hostgate.outcome import NEUTRAL, REFUSED, SLOW, Sample
 from scrapy_hostgate.saved import Plain, Saved
 
 FLOOR = 1
@@ -157,7 +157,6 @@ class Controller:
         "_ok_since_change",
         "_reached",
         "_recent",
-        "_refused_at",
         "_refused_level",
         "_served_since_refusal",
         "_settled",
@@ -170,6 +169,7 @@ class Controller:
         "law",
         "limit",
         "recovery_delay_s",
+        "refused_at",
     )
 
     def __init__(self, law: Law, now: float) -> None:
@@ -183,7 +183,8 @@ class Controller:
         self._baseline_at = now
         self._settled = False
         self.changed_at = now
-        self._refused_at = _NEVER
+        self.refused_at = _NEVER
+        """When the host last refused, in seconds of the clock; minus infinity: never."""
         self._refused_level: int | None = None
         self._served_since_refusal = False
         self._shrunk_at = _NEVER
@@ -205,11 +206,7 @@ class Controller:
 
     def troubled(self, now: float) -> bool:
         """Whether forgetting this host would lose a limit, or a complaint of the last 600 s."""
-        return self.limit != self.law.start or now - self._refused_at < QUIET_S
-
-    def refused_since(self, at: float) -> bool:
-        """Whether the host has refused at ``at`` or later."""
-        return self._refused_at >= at
+        return self.limit != self.law.start or now - self.refused_at < QUIET_S
 
     @property
     def samples(self) -> int:
@@ -222,12 +219,12 @@ class Controller:
         A sample that departed in an older epoch answers an older limit and changes nothing.
         ``paused`` says that a pause is running, in which nothing is ever widened.
         """
-        if sample.epoch != self.epoch or sample.outcome is Outcome.NEUTRAL:
+        if sample.epoch != self.epoch or sample.outcome is NEUTRAL:
             return None
-        if sample.outcome is Outcome.REFUSED:
+        if sample.outcome is REFUSED:
             return self.refuse(now, sample.in_flight)
         latency = sample.latency_s
-        if sample.outcome is Outcome.SLOW:
+        if sample.outcome is SLOW:
             return self._shrink_after_run(latency, now)
         if latency is None or not math.isfinite(latency) or latency <= 0:
             return None
@@ -236,8 +233,13 @@ class Controller:
         self._ok_since_change += 1
         self._served_since_refusal = True
         # Judged before it is learnt: a sample must not lift the bound it is measured by.
-        decision = None
-        if self._is_slow(latency):
+        decision, law, baseline = None, self.law, self.baseline_s
+        if latency > law.slow_latency_s or (
+            baseline is not None
+            and latency > SHRINK_FACTOR * baseline
+            # A host that answers in 2 ms must not be judged by the jitter of our own event loop.
+            and latency - baseline >= law.latency_noise_s
+        ):
             decision = self._shrink_after_run(latency, now)
         else:
             self._slow_run = 0
@@ -263,18 +265,18 @@ class Controller:
 
     def refuse(self, now: float, in_flight: int) -> Decision:
         """Collapse to one: the host said no to ``in_flight`` requests at a time."""
-        if self._served_since_refusal and self._refused_at > -math.inf:
+        if self._served_since_refusal and self.refused_at > -math.inf:
             # An outage that refuses every knock is one complaint; being refused again after having
             # been served is a second. Quiet is counted from the last change too: a probe that is
             # refused as soon as it is sent has not been quiet for the long wait before it.
-            forgiven = now - max(self._refused_at, self.changed_at) >= QUIET_S
+            forgiven = now - max(self.refused_at, self.changed_at) >= QUIET_S
             self.recovery_delay_s = (
                 self.law.recovery_delay_s
                 if forgiven
                 else min(2 * self.recovery_delay_s, MAX_RECOVERY_DELAY_S)
             )
         self._served_since_refusal = False
-        self._refused_at = now
+        self.refused_at = now
         self._refused_level = max(in_flight, FLOOR)
         return self._change(FLOOR, Reason.REFUSED, now)
 
@@ -314,7 +316,7 @@ class Controller:
         if self.recovery_delay_s > self.law.recovery_delay_s:
             told["recovery_delay_s"] = self.recovery_delay_s
         if self._refused_level is not None:
-            told["refused_at"] = self._refused_at + offset_s
+            told["refused_at"] = self.refused_at + offset_s
             told["refused_level"] = self._refused_level
             told["served_since_refusal"] = self._served_since_refusal
         if self._shrunk_at > -math.inf:
@@ -343,22 +345,10 @@ class Controller:
             law.recovery_delay_s, min(saved.seconds("recovery_delay_s"), MAX_RECOVERY_DELAY_S)
         )
         if "refused_level" in saved:
-            self._refused_at = saved.past("refused_at")
+            self.refused_at = saved.past("refused_at")
             self._refused_level = saved.whole("refused_level", FLOOR, least=FLOOR)
             self._served_since_refusal = saved.flag("served_since_refusal")
         self._shrunk_at = saved.past("shrunk_at")
-
-    def _is_slow(self, latency: float) -> bool:
-        if latency > self.law.slow_latency_s:
-            return True
-        baseline = self.baseline_s
-        # The second condition keeps a host that answers in 2 ms from being judged by the jitter of
-        # our own event loop.
-        return (
-            baseline is not None
-            and latency > SHRINK_FACTOR * baseline
-            and latency - baseline >= self.law.latency_noise_s
-        )
 
     def _learn(self, latency: float, in_flight: int, now: float) -> None:
         """Feed the median always, the baseline only with samples that our own load did not slow."""
@@ -408,17 +398,20 @@ class Controller:
         )
 
     def _widen(self, latency: float, now: float, paused: bool) -> Decision | None:
-        if self.baseline_s is None or not self._may_widen(now, paused):
+        law, baseline = self.law, self.baseline_s
+        if baseline is None or not self._may_widen(now, paused):
+            return None
+        # The same noise as for shrinking: milliseconds are our own loop's jitter.
+        if baseline < law.latency_noise_s and self.limit >= law.start:
             return None
         median = self._recent.quantile(0.5)
-        if median > self.law.slow_latency_s or median > self.baseline_s:
+        if median > law.slow_latency_s or median > baseline:
             return None
-        if self.limit < self.law.start:
+        if self.limit < law.start:
             return self._recover(now, latency)
         if (
-            median >= WIDEN_FACTOR * self.baseline_s
-            # The same noise as for shrinking: milliseconds are our own loop's jitter.
-            or self.baseline_s - median < self.law.latency_noise_s
+            median >= WIDEN_FACTOR * baseline
+            or baseline - median < law.latency_noise_s
             or self._was_refused(self.limit + 1, now)
             # A heavy-tailed host would otherwise go up and down by the luck of its draws.
             or now - self._shrunk_at < SHRINK_QUIET_S
@@ -431,14 +424,14 @@ class Controller:
 
         Without this way back a perfectly steady host that once said 429 would stay at one.
         """
-        if now - max(self._refused_at, self._shrunk_at) < self.recovery_delay_s:
+        if now - max(self.refused_at, self._shrunk_at) < self.recovery_delay_s:
             return None
         return self._change(self.limit + 1, Reason.RECOVERED, now, latency)
 
     def _was_refused(self, limit: int, now: float) -> bool:
         """Whether ``limit`` reaches a level that the host refused in the last 600 s."""
         level = self._refused_level
-        return level is not None and limit >= level and now - self._refused_at < QUIET_S
+        return level is not None and limit >= level and now - self.refused_at < QUIET_S
 
     def _change(
         self, limit: int, reason: Reason, now: float, latency: float | None = None

@@ -43,16 +43,17 @@ class Dispatch:
         self._in_downloader = in_downloader
         self._sent: OrderedDict[Hashable, str] = OrderedDict()
         self._coming: dict[str, int] = {}
-        self._listeners: list[Callable[[str], None]] = []
+        self.listeners: list[Callable[[str], None]] = []
+        """Whom :meth:`changed` calls. Where there is nobody, nothing is on its way either."""
         self._timer: Timer | None = None
         self._timer_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Dispatch sent={len(self._sent)} listeners={len(self._listeners)}>"
+        return f"<Dispatch sent={len(self._sent)} listeners={len(self.listeners)}>"
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(name)`` whenever ``name`` may be sent more than before."""
-        self._listeners.append(listener)
+        self.listeners.append(listener)
 
     def opening(self, name: str, now: float) -> tuple[int, float]:
         """How many places ``name`` uses, and when it may be sent a request; see ``Turns``."""
@@ -89,7 +90,7 @@ class Dispatch:
 
     def changed(self, name: str) -> None:
         """Something happened at the gate of ``name``: it may have opened."""
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener(name)
 
     def look_for_gone(self) -> None:
@@ -113,7 +114,7 @@ class Dispatch:
             self._timer = None
         self._sent.clear()
         self._coming.clear()
-        self._listeners.clear()
+        self.listeners.clear()
 
     def _on_timer(self) -> None:
         self._timer = None

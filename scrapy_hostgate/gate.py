@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scrapy_hostgate.controller import Controller, Decision, Law, Reason
-from scrapy_hostgate.outcome import Outcome, Sample
+from scrapy_hostgate.outcome import NEUTRAL, OK, REFUSED, Outcome, Sample
 from scrapy_hostgate.pacer import BACKOFF_BASE_S, Pace, Pacer, Pause
 from scrapy_hostgate.quota import Quota
 from scrapy_hostgate.saved import Plain, Saved
-from scrapy_hostgate.semaphore import AdaptiveSemaphore, CallLater, Permit
+from scrapy_hostgate.semaphore import (
+    GRANTED,
+    WAITING,
+    WITHDRAWN,
+    AdaptiveSemaphore,
+    CallLater,
+    Permit,
+)
 
 # How long before a standstill a request may have departed and still be held up by it: connecting
 # takes a few turns of the loop.
@@ -96,7 +103,6 @@ class Gate:
         "_refusing_before",
         "_refusing_since",
         "_stall_timeout_s",
-        "_stalled_at",
         "admission",
         "cap_told",
         "controller",
@@ -107,6 +113,7 @@ class Gate:
         "prompt",
         "refusals",
         "semaphore",
+        "stalled_at",
     )
 
     def __init__(
@@ -143,7 +150,8 @@ class Gate:
         self._stall_timeout_s = stall_timeout_s
         self._refusing_since: float | None = None
         self._refusing_before: float | None = None
-        self._stalled_at: float | None = None
+        self.stalled_at: float | None = None
+        """When the host was found stalled, in seconds of the clock; see :attr:`stalled`."""
         self.admission = None if admission is None else admission(self)
 
     def __repr__(self) -> str:
@@ -164,10 +172,10 @@ class Gate:
         True from the refusal with which the host has refused everything for the stall timeout, for
         as long again; then it is given another chance.
         """
-        if self._stalled_at is None:
+        if self.stalled_at is None:
             return False
-        if self._clock() - self._stalled_at >= self._stall_timeout_s:
-            self._refusing_since = self._stalled_at = None
+        if self._clock() - self.stalled_at >= self._stall_timeout_s:
+            self._refusing_since = self.stalled_at = None
             return False
         return True
 
@@ -218,14 +226,16 @@ class Gate:
     def left(self, permit: Permit) -> bool:
         """The request of ``permit`` wants to leave now, perhaps later than it was granted.
 
-        ``False`` if the host has said no since the grant: the permit waits again then, and what it
-        was granted for must not happen.
+        ``False`` if it has to wait: for its grant, or again, because the host has said no since the
+        grant, and what it was granted for must not happen.
         """
+        if permit.state is not GRANTED:
+            return False
         now = self._clock()
         admission, pacer = self.admission, self.pacer
         if (
             # The pause of a refusal may be over by now, if the event loop stood still meanwhile.
-            self.controller.refused_since(permit.granted_at)
+            self.controller.refused_at >= permit.granted_at
             or now < pacer.pause_until
             or self.semaphore.drains
             or (admission is not None and not admission.valid(permit))
@@ -262,21 +272,21 @@ class Gate:
         ``latency_s`` is ``None`` where there is none to trust.
         """
         now = self._clock()
-        if outcome is Outcome.REFUSED:
+        if outcome is REFUSED:
             return self._refused(permit.epoch, permit.in_flight, retry_after_s, now)
         controller, pacer = self.controller, self.pacer
         relaxed = False
-        if outcome is Outcome.OK and permit.epoch == controller.epoch:
+        if outcome is OK and permit.epoch == controller.epoch:
             pacer.served()
             self._refusing_before = self._refusing_since
-            self._refusing_since = self._stalled_at = None
+            self._refusing_since = self.stalled_at = None
             if pacer.penalty.interval_s:
                 relaxed = pacer.penalty.relax(now, controller.law.recovery_delay_s)
-        elif outcome is Outcome.NEUTRAL:
-            self._refusing_since = self._stalled_at = None
+        elif outcome is NEUTRAL:
+            self._refusing_since = self.stalled_at = None
         sample = Sample(outcome, latency_s, permit.epoch, permit.in_flight)
         paused = now < pacer.pause_until
-        if latency_s is None and outcome is Outcome.OK:
+        if latency_s is None and outcome is OK:
             decision = controller.observe_served(sample, now, paused=paused)
         else:
             decision = controller.observe(sample, now, paused=paused)
@@ -311,9 +321,9 @@ class Gate:
     def leave(self, permit: Permit) -> None:
         """Give the permit back, whether it was granted or still waits. Once for each permit."""
         semaphore = self.semaphore
-        if permit.state == Permit.WAITING:
+        if permit.state is WAITING:
             semaphore.withdraw(permit)
-        elif permit.state != Permit.WITHDRAWN:
+        elif permit.state is not WITHDRAWN:
             semaphore.release(permit)
         if self.admission is not None:
             self.admission.left(permit)
@@ -389,8 +399,8 @@ class Gate:
                 told["departed_at"] = self.pacer.last_departure + offset_s
             if self._refusing_since is not None:
                 told["refusing_since"] = self._refusing_since + offset_s
-            if self._stalled_at is not None:
-                told["stalled_at"] = self._stalled_at + offset_s
+            if self.stalled_at is not None:
+                told["stalled_at"] = self.stalled_at + offset_s
         return told
 
     def lesson(self, now: float, offset_s: float) -> Plain:
@@ -426,7 +436,7 @@ class Gate:
         if "refusing_since" in saved:
             self._refusing_since = saved.past("refusing_since")
         if "stalled_at" in saved:
-            self._stalled_at = saved.past("stalled_at")
+            self.stalled_at = saved.past("stalled_at")
         self.semaphore.resize(self.controller.limit)
         return not self._old_news(saved.now)
 
@@ -475,8 +485,8 @@ class Gate:
         stalled = False
         if self._refusing_since is None:
             self._refusing_since = now
-        elif self._stalled_at is None and now - self._refusing_since >= self._stall_timeout_s:
-            self._stalled_at = now
+        elif self.stalled_at is None and now - self._refusing_since >= self._stall_timeout_s:
+            self.stalled_at = now
             stalled = True
         decision = self.controller.refuse(now, in_flight)
         assert decision.reason is Reason.REFUSED

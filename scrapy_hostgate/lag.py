@@ -30,20 +30,21 @@ class LoopLag:
         self._on_standstill = on_standstill
         self._call_later = call_later
         self._timer: Timer | None = None
-        self._watching = False
+        self.watching = False
+        """Whether something is in flight."""
         self._due_at = 0.0
         # (when it ended, seconds) of each standstill that could spoil a sample.
         self._standstills: deque[tuple[float, float]] = deque(maxlen=256)
 
     def start(self) -> None:
         """Begin to watch; harmless if it does already."""
-        self._watching = True
+        self.watching = True
         if self._timer is None:
             self._schedule()
 
     def rest(self) -> None:
         """Nothing is in flight any more."""
-        self._watching = False
+        self.watching = False
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -51,12 +52,12 @@ class LoopLag:
             self._timer.cancel()
             self._timer = None
 
-    def spoils(self, departed_at: float, latency_s: float) -> bool:
+    def spoils(self, departed_at: float, latency_s: float, now: float) -> bool:
         """Whether the loop lagged too long for a sample of ``latency_s`` that left at that time.
 
         Too long is more than 50 ms and more than a tenth of the sample.
         """
-        overdue_s = self._clock() - self._due_at if self._timer is not None else 0.0
+        overdue_s = now - self._due_at if self._timer is not None else 0.0
         if overdue_s <= MIN_LAG_S and not self._standstills:
             return False
         bound = max(MIN_LAG_S, LAG_SHARE * latency_s)
@@ -80,7 +81,7 @@ class LoopLag:
         if lag_s > MIN_LAG_S + BEAT_S:
             self._standstills.append((now, lag_s))
             self._on_standstill(now, lag_s)
-        if self._watching:
+        if self.watching:
             self._schedule()
         else:
             self._timer = None

@@ -24,6 +24,10 @@ class Outcome(enum.Enum):
     """The host said no: 429, 503, connection refused, or the user's own detector."""
 
 
+# For every answer's code: a member found in the class costs Python 3.10 and 3.11 two calls each.
+OK, NEUTRAL, SLOW, REFUSED = Outcome
+
+
 class Sample(NamedTuple):
     """One finished download.
 

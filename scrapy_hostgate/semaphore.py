@@ -20,18 +20,29 @@ class Timer(Protocol):
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
+WAITING, GRANTED, RELEASED, WITHDRAWN = "waiting", "granted", "released", "withdrawn"
+"""States of a permit."""
+
 
 class Permit:
     """One request's claim on a host: first waiting, then granted, then given back."""
 
-    __slots__ = ("epoch", "granted_at", "in_flight", "lease", "on_grant", "place", "state")
-
-    WAITING, GRANTED, RELEASED, WITHDRAWN = "waiting", "granted", "released", "withdrawn"
+    __slots__ = (
+        "arrival",
+        "epoch",
+        "granted_at",
+        "in_flight",
+        "lease",
+        "on_grant",
+        "priority",
+        "state",
+    )
 
     def __init__(self, priority: int, arrival: int) -> None:
-        self.place = (-priority, arrival)
-        """Where it stands in the queue: by priority, then by arrival."""
-        self.state = self.WAITING
+        self.priority = priority
+        self.arrival = arrival
+        """The how manieth it is at its semaphore."""
+        self.state = WAITING
         self.granted_at = 0.0
         """When, in seconds of the semaphore's clock; 0 before."""
         self.in_flight = 0
@@ -43,11 +54,16 @@ class Permit:
         """Called once, at the grant, if the permit had to wait for it."""
 
     def __repr__(self) -> str:
-        return f"<Permit {self.state} priority={-self.place[0]} epoch={self.epoch}>"
+        return f"<Permit {self.state} priority={self.priority} epoch={self.epoch}>"
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands in the queue: by priority, then by arrival."""
+        return -self.priority, self.arrival
 
     @property
     def granted(self) -> bool:
-        return self.state == self.GRANTED
+        return self.state is GRANTED
 
 
 class Owner(Protocol):
@@ -87,6 +103,7 @@ class AdaptiveSemaphore:
         "_timer_at",
         "_waiters",
         "_waiting",
+        "drains",
     )
 
     # All mutable state: the limit, who is out, who waits (a heap, if anybody does; withdrawn ones
@@ -113,6 +130,8 @@ class AdaptiveSemaphore:
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._granting = False
+        self.drains = False
+        """Whether more are out than the limit allows, which a shrink leaves behind."""
 
     def __repr__(self) -> str:
         return f"<AdaptiveSemaphore {len(self._borrowers)}/{self._limit} waiting={self._waiting}>"
@@ -134,11 +153,6 @@ class AdaptiveSemaphore:
         """Whether nobody is out and nobody waits."""
         return not (self._borrowers or self._waiting)
 
-    @property
-    def drains(self) -> bool:
-        """Whether more are out than the limit allows, which a shrink leaves behind."""
-        return len(self._borrowers) > self._limit
-
     def acquire(self, priority: int = 0) -> Permit:
         """Ask for a permit; it may be granted already when this returns.
 
@@ -159,19 +173,19 @@ class AdaptiveSemaphore:
     def release(self, permit: Permit) -> None:
         """Give a granted permit back. Raises ``RuntimeError`` if it is not out (any more)."""
         self._take_back(permit)
-        permit.state = Permit.RELEASED
+        permit.state = RELEASED
         if self._waiting:
             self._grant()
 
     def withdraw(self, permit: Permit) -> bool:
         """Take a waiting permit out of the queue; ``False`` if it was not waiting."""
-        if permit.state != Permit.WAITING:
+        if permit.state is not WAITING:
             return False
-        permit.state = Permit.WITHDRAWN
+        permit.state = WITHDRAWN
         permit.on_grant = None
         self._waiting -= 1
         if self._waiters is not None and len(self._waiters) > 2 * self._waiting + 64:
-            self._waiters = [entry for entry in self._waiters if entry[1].state == Permit.WAITING]
+            self._waiters = [entry for entry in self._waiters if entry[1].state is WAITING]
             heapq.heapify(self._waiters)
         self._grant()
         return True
@@ -183,7 +197,7 @@ class AdaptiveSemaphore:
         is not out.
         """
         self._take_back(permit)
-        permit.state = Permit.WAITING
+        permit.state = WAITING
         self._enqueue(permit)
         self._grant()
 
@@ -192,6 +206,7 @@ class AdaptiveSemaphore:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit!r}")
         self._limit = limit
+        self.drains = len(self._borrowers) > limit
         self._grant()
 
     def retire(self) -> None:
@@ -245,7 +260,7 @@ class AdaptiveSemaphore:
         at = self._earliest(now)
         if at > now:
             return at
-        permit.state = Permit.GRANTED
+        permit.state = GRANTED
         permit.granted_at = now
         self._borrowers = (*borrowers, permit)
         permit.in_flight = len(borrowers) + 1
@@ -258,7 +273,9 @@ class AdaptiveSemaphore:
             at = borrowers.index(permit)
         except ValueError:
             raise RuntimeError(f"{permit!r} is not borrowed from {self!r}") from None
-        self._borrowers = borrowers[:at] + borrowers[at + 1 :]
+        self._borrowers = left = borrowers[:at] + borrowers[at + 1 :]
+        if self.drains:
+            self.drains = len(left) > self._limit
 
     def _enqueue(self, permit: Permit) -> None:
         if self._waiters is None:
@@ -268,7 +285,7 @@ class AdaptiveSemaphore:
 
     def _first(self) -> Permit:
         assert self._waiters is not None
-        while self._waiters[0][1].state != Permit.WAITING:
+        while self._waiters[0][1].state is not WAITING:
             heapq.heappop(self._waiters)
         return self._waiters[0][1]
 

@@ -13,10 +13,9 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet, ref
 
 from scrapy import Request, signals
 from scrapy.http import Response
@@ -87,11 +86,14 @@ class SlotManager:
         self._waiting = WaitingRoom(
             self._clock, self._call_later, self._closing_began, self._stats.dropped_at_close
         )
-        self._send = partial(crawler.signals.send_catch_log, spider=crawler.spider)
+        self._send = crawler.signals.send_catch_log
+        self._spider = crawler.spider
         self._closing_since: float | None = None
         self._handed_back: WeakSet[Request] = WeakSet()
         # Of each request that departed, for as long as somebody holds it; meta is no place for it.
-        self._epochs: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        # A WeakKeyDictionary would do the same, but in Python, twice for every request.
+        self._epochs: dict[ref[Request], int] = {}
+        self._forget_epoch = self._epochs.pop
         self._engine: ExecutionEngine | None = None
         self._downloader: Downloader | None = None
         self._crawl_delays = CrawlDelays(DELAYS_PER_HOST * settings.max_hosts)
@@ -129,28 +131,43 @@ class SlotManager:
         downloader = self._downloader or self._get_downloader()
         slot_key = downloader.get_slot_key(request)
         gate = self.registry.gate(key)
-        if gate.stalled:
+        if gate.stalled_at is not None and gate.stalled:
             self._stats.stalled(gate)
             raise _stalled(gate)
         if self._settings.slots:
             self._tighten_by_slot(gate, slot_key)
         # Before anybody else's code runs: a gate with a claim on it cannot be forgotten meanwhile.
         permit = gate.arrive(request.priority)
-        visit, response, refused = None, None, False
+        meta, visit, response, refused = request.meta, None, None, False
         try:
-            self.dispatch.arrived(request)
-            visit = self._views.enter(downloader.slots, gate, request, slot_key)
-            self._send(signal=signals.request_reached_downloader, request=request)
-            at_once = permit.granted and gate.left(permit)
+            if self.dispatch.listeners:
+                self.dispatch.arrived(request)
+            visit = self._views.enter(downloader.slots, gate, request, meta, slot_key)
+            self._send(
+                signal=signals.request_reached_downloader, request=request, spider=self._spider
+            )
+            at_once = gate.left(permit)
             if at_once or await self._wait(gate, permit, request):
-                started = self._departs(gate, permit, request, waited=not at_once)
+                # Retries and follow-ups copy meta: an old figure must not pass for this download's.
+                meta.pop(LATENCY, None)
+                self._epochs[ref(request, self._forget_epoch)] = permit.epoch
+                self._stats.departed(permit.in_flight, waited=not at_once)
+                self._in_flight[request] = gate
+                if not self._lag.watching:
+                    self._lag.start()
+                started = self._clock()
                 try:
                     response = await downloader.handlers.download_request_async(request)
                 except Exception as error:
                     self._answers.failed(gate, permit, request, error, started)
                     raise
                 refused = self._answers.came(gate, permit, request, response, started)
-                self._send(signal=signals.response_downloaded, response=response, request=request)
+                self._send(
+                    signal=signals.response_downloaded,
+                    response=response,
+                    request=request,
+                    spider=self._spider,
+                )
         finally:
             in_flight = self._in_flight
             in_flight.pop(request, None)
@@ -158,13 +175,17 @@ class SlotManager:
                 self._lag.rest()
             try:
                 # Before the slot is given back, or the release would send the next one off.
-                self._waiting.look_for_close()
+                if self._waiting.waiters:
+                    self._waiting.look_for_close()
             finally:
                 gate.leave(permit)
-                self.dispatch.changed(gate.key)
-                self._send(signal=signals.request_left_downloader, request=request)
+                if self.dispatch.listeners:
+                    self.dispatch.changed(gate.key)
+                self._send(
+                    signal=signals.request_left_downloader, request=request, spider=self._spider
+                )
                 if visit is not None:
-                    self._views.leave(request, visit)
+                    self._views.leave(request, meta, visit)
         if response is None:
             return self._hand_back(request)
         return self._answers.again(request, response) if refused else response
@@ -175,7 +196,7 @@ class SlotManager:
         One incident, however many requests that left together are reported.
         """
         gate = self.registry.gate(key)
-        epoch = None if request is None else self._epochs.get(request)
+        epoch = None if request is None else self._epochs.get(ref(request))
         verdict = gate.refuse(retry_after_s, epoch=epoch)
         self._observer.recorded(gate, Outcome.REFUSED, verdict, "refuse()", asked_by="refuse()")
         if verdict.stalled:
@@ -235,16 +256,6 @@ class SlotManager:
 
     # -- one download ---------------------------------------------------------------------------
 
-    def _departs(self, gate: Gate, permit: Permit, request: Request, *, waited: bool) -> float:
-        """``request`` is handed to its download handler now; returns when that is."""
-        # Retries and follow-ups copy meta: an old figure there must not pass for this download's.
-        request.meta.pop(LATENCY, None)
-        self._epochs[request] = permit.epoch
-        self._stats.departed(permit.in_flight, waited=waited)
-        self._in_flight[request] = gate
-        self._lag.start()
-        return self._clock()
-
     def _tighten_by_slot(self, gate: Gate, slot_key: Any) -> None:
         """DOWNLOAD_SLOTS of the request's own slot: the host is the gate, but they hold too."""
         rule = self._settings.slots.get(slot_key) if isinstance(slot_key, str) else None
@@ -261,20 +272,25 @@ class SlotManager:
         bypass = request.meta.get("hostgate_bypass") and has_host(request)
         if not bypass and not self._views.owns(self._slots(), self._slot_key(request)):
             return None
-        self._send(signal=signals.request_reached_downloader, request=request)
+        self._send(signal=signals.request_reached_downloader, request=request, spider=self._spider)
         try:
             handlers = self._get_downloader().handlers
             response: Response = await handlers.download_request_async(request)
-            self._send(signal=signals.response_downloaded, response=response, request=request)
+            self._send(
+                signal=signals.response_downloaded,
+                response=response,
+                request=request,
+                spider=self._spider,
+            )
             return response
         finally:
-            self._send(signal=signals.request_left_downloader, request=request)
+            self._send(signal=signals.request_left_downloader, request=request, spider=self._spider)
 
     # -- waiting and closing --------------------------------------------------------------------
 
     async def _wait(self, gate: Gate, permit: Permit, request: Request) -> bool:
         """Wait until the host lets it go; ``False`` if it should be handed back instead."""
-        while not (permit.granted and gate.left(permit)):
+        while not gate.left(permit):
             wakes = self._waiting.enter(gate, permit, came_back=request in self._handed_back)
             try:
                 if not await maybe_deferred_to_future(wakes):

@@ -153,8 +153,18 @@ class SlotTable:
         self._aliases: dict[Any, SlotView] = {}
         self._aliases_of: dict[Gate, set[Any]] = {}
 
-    def enter(self, slots: dict[Any, Any], gate: Gate, request: Request, slot_key: Any) -> Visit:
-        """Show ``request`` at ``gate``. ``slot_key`` is what Scrapy's queue calls its slot."""
+    def enter(
+        self,
+        slots: dict[Any, Any],
+        gate: Gate,
+        request: Request,
+        meta: dict[str, Any],
+        slot_key: Any,
+    ) -> Visit:
+        """Show ``request``, which has ``meta``, at ``gate``.
+
+        ``slot_key`` is what Scrapy's queue calls its slot.
+        """
         key = gate.key
         view, alias = slots.get(key), None
         if not isinstance(view, SlotView):
@@ -165,7 +175,6 @@ class SlotTable:
         if slot_key != key and _hashable(slot_key):
             alias = self._alias(slots, gate, slot_key)
             alias.enter(gate, request)
-        meta = request.meta
         was = meta.get(_SLOT, _ABSENT)
         if was is _ABSENT or was is None or was == "":
             meta[_SLOT] = key
@@ -173,7 +182,7 @@ class SlotTable:
             was = _NOT_STAMPED
         return view, alias, was
 
-    def leave(self, request: Request, visit: Visit) -> None:
+    def leave(self, request: Request, meta: dict[str, Any], visit: Visit) -> None:
         """Take ``request`` out of the views and the stamp off its meta.
 
         What was stamped must not travel into redirects and retries, which copy meta.
@@ -184,7 +193,6 @@ class SlotTable:
             alias.leave(request)
         if was is _NOT_STAMPED:
             return
-        meta = request.meta
         if meta.get(_SLOT) == view.key:
             if was is _ABSENT:
                 del meta[_SLOT]

@@ -40,12 +40,13 @@ class WaitingRoom:
         self._call_later = call_later
         self._closing_began = closing_began
         self._on_drop = on_drop
-        self._waiters: dict[Permit, _Waiter] = {}
+        self.waiters: dict[Permit, _Waiter] = {}
+        """Everybody who waits."""
         self._watch: Timer | None = None
         self._looking = False
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     def enter(self, gate: Gate, permit: Permit, *, came_back: bool) -> Deferred[bool]:
         """Wait for ``permit``. Fires with ``True`` at the grant, ``False`` for a hand-back.
@@ -59,17 +60,17 @@ class WaitingRoom:
 
         wakes: Deferred[bool] = Deferred(cancelled)
         permit.on_grant = partial(wakes.callback, True)
-        self._waiters[permit] = _Waiter(gate, wakes, came_back)
+        self.waiters[permit] = _Waiter(gate, wakes, came_back)
         self._keep_watch()
         return wakes
 
     def leave(self, permit: Permit) -> None:
-        del self._waiters[permit]
+        del self.waiters[permit]
 
     def fail(self, gate: Gate, error: Exception) -> int:
         """End every wait at ``gate`` with ``error``; return how many."""
         failed = 0
-        for permit, waiter in list(self._waiters.items()):
+        for permit, waiter in list(self.waiters.items()):
             if waiter.gate is gate and gate.semaphore.withdraw(permit):
                 failed += 1
                 waiter.wakes.errback(error)
@@ -79,7 +80,7 @@ class WaitingRoom:
         """If the spider closes, end the waits that should not hold it up."""
         # Without asyncio a waiter that is woken runs at once, and looks here again as it leaves.
         # The loop below has everybody already; a level deeper for each would end in recursion.
-        if not self._waiters or self._looking:
+        if not self.waiters or self._looking:
             return
         began = self._closing_began()
         if began is None:
@@ -92,7 +93,7 @@ class WaitingRoom:
 
     def _end_waits(self, began: float) -> None:
         now, deadline = self._clock(), began + CLOSE_GRACE_S
-        for permit, waiter in list(self._waiters.items()):
+        for permit, waiter in list(self.waiters.items()):
             semaphore = waiter.gate.semaphore
             if not waiter.came_back:
                 if semaphore.withdraw(permit):
@@ -119,7 +120,7 @@ class WaitingRoom:
     def _look(self) -> None:
         self._watch = None
         self.look_for_close()
-        if self._waiters:
+        if self.waiters:
             self._keep_watch()
 
 

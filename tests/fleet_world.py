@@ -146,7 +146,7 @@ class Worker:
         gate, world = self.gate, self.world
         permit = gate.arrive()
         try:
-            while not (permit.granted and gate.left(permit)):
+            while not gate.left(permit):
                 if not permit.granted:
                     wakes = world.loop.create_future()
                     permit.on_grant = partial(_wake, wakes)

@@ -285,7 +285,7 @@ def test_a_host_that_refuses_everything_is_stalled() -> None:
     verdicts = host.refuse_until(1100)
     assert [verdict.stalled for verdict in verdicts].count(True) == 1
     assert host.gate.stalled
-    stalled_at = host.gate._stalled_at
+    stalled_at = host.gate.stalled_at
     assert stalled_at is not None
     assert 900 <= stalled_at < 970
     host.clock.run_until(stalled_at + 899.9)
@@ -932,7 +932,7 @@ def test_times_are_told_in_unix_seconds() -> None:
     assert "stalled_at" not in told
     host.refuse_until(1000)
     host.visit(Outcome.REFUSED)
-    assert exported(host)["stalled_at"] == host.gate._stalled_at + 1000  # type: ignore[operator]
+    assert exported(host)["stalled_at"] == host.gate.stalled_at + 1000  # type: ignore[operator]
 
 
 def test_slots_help_only_those_who_wait_for_one() -> None:

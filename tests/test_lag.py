@@ -34,16 +34,16 @@ def stand_still(clock: FakeClock, seconds: float) -> None:
 def test_a_loop_that_runs_spoils_nothing(clock: FakeClock, lag: LoopLag) -> None:
     """Ten seconds of regular beats: every sample is good."""
     clock.advance(10)
-    assert not lag.spoils(100, 10)
-    assert not lag.spoils(109.999, 0.001)
+    assert not lag.spoils(100, 10, clock.now)
+    assert not lag.spoils(109.999, 0.001, clock.now)
 
 
 def test_a_standstill_spoils_the_samples_in_flight(clock: FakeClock, lag: LoopLag) -> None:
     """200 ms of it: too much for a sample of 0.25 s or 1 s, not for one of 10 s."""
     stand_still(clock, 0.2)
-    assert lag.spoils(100, 0.25)
-    assert lag.spoils(100, 1)
-    assert not lag.spoils(100, 10)
+    assert lag.spoils(100, 0.25, clock.now)
+    assert lag.spoils(100, 1, clock.now)
+    assert not lag.spoils(100, 10, clock.now)
 
 
 def test_a_standstill_does_not_spoil_what_left_after_it(clock: FakeClock, lag: LoopLag) -> None:
@@ -51,7 +51,7 @@ def test_a_standstill_does_not_spoil_what_left_after_it(clock: FakeClock, lag: L
     stand_still(clock, 0.2)
     departed_at = clock.now
     clock.advance(1)
-    assert not lag.spoils(departed_at, 0.25)
+    assert not lag.spoils(departed_at, 0.25, clock.now)
 
 
 @pytest.mark.parametrize(("seconds", "spoils"), [(0.045, False), (0.08, True)])
@@ -60,7 +60,7 @@ def test_50_ms_is_the_least_that_counts(
 ) -> None:
     """Shorter standstills are ordinary, even for a sample of a few milliseconds."""
     stand_still(clock, seconds)
-    assert lag.spoils(100, 0.005) is spoils
+    assert lag.spoils(100, 0.005, clock.now) is spoils
 
 
 def test_a_standstill_that_is_not_over_counts(clock: FakeClock, lag: LoopLag) -> None:
@@ -68,8 +68,8 @@ def test_a_standstill_that_is_not_over_counts(clock: FakeClock, lag: LoopLag) ->
     clock.advance(1)
     departed_at = clock.now
     clock.stall(0.3)
-    assert lag.spoils(departed_at, 0.3)
-    assert not lag.spoils(departed_at, 5)
+    assert lag.spoils(departed_at, 0.3, clock.now)
+    assert not lag.spoils(departed_at, 5, clock.now)
 
 
 def test_it_beats_only_while_told_to(clock: FakeClock, lag: LoopLag) -> None:
@@ -79,7 +79,7 @@ def test_it_beats_only_while_told_to(clock: FakeClock, lag: LoopLag) -> None:
     lag.stop()
     lag.stop()
     assert clock.pending == 0
-    assert not lag.spoils(100, 0.001)
+    assert not lag.spoils(100, 0.001, clock.now)
 
 
 def test_a_standstill_while_stopped_is_nobodys(clock: FakeClock, lag: LoopLag) -> None:
@@ -89,7 +89,7 @@ def test_a_standstill_while_stopped_is_nobodys(clock: FakeClock, lag: LoopLag) -
     lag.start()
     departed_at = clock.now
     clock.advance(1)
-    assert not lag.spoils(departed_at, 0.25)
+    assert not lag.spoils(departed_at, 0.25, clock.now)
 
 
 def test_it_beats_fifty_times_a_second_and_no_more(clock: FakeClock) -> None:

@@ -19,7 +19,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_hostgate.semaphore import AdaptiveSemaphore, Permit
+from scrapy_hostgate.semaphore import (
+    WAITING,
+    WITHDRAWN,
+    AdaptiveSemaphore,
+    Permit,
+)
 
 
 class Desk:
@@ -292,7 +297,7 @@ def test_who_withdraws_is_passed_over() -> None:
     assert desk.semaphore.withdraw(second)
     assert desk.counts == (1, 1)
     desk.semaphore.release(first)
-    assert (second.state, calls) == (Permit.WITHDRAWN, [])
+    assert (second.state, calls) == (WITHDRAWN, [])
     assert third.granted
 
 
@@ -364,7 +369,7 @@ def test_a_grant_that_is_not_used_waits_again_at_its_old_place() -> None:
     first, second = desk.acquire(2)
     desk.not_before = 9
     desk.semaphore.requeue(first)
-    assert (first.state, first.granted, desk.counts) == (Permit.WAITING, False, (0, 2))
+    assert (first.state, first.granted, desk.counts) == (WAITING, False, (0, 2))
     calls: list[str] = []
     first.on_grant = partial(calls.append, "first")
     assert (desk.clock.pending, desk.clock.next_at) == (1, 9)
@@ -647,7 +652,7 @@ class AnySemaphore(RuleBasedStateMachine):
         if hasattr(self, "desk"):
             assert self.desk.counts == (len(self.granted), len(self.waiting))
             assert all(permit.granted for permit in self.granted)
-            assert all(permit.state == Permit.WAITING for permit in self.waiting)
+            assert all(permit.state == WAITING for permit in self.waiting)
 
     @invariant()
     def no_wake_up_is_lost(self) -> None:

@@ -28,8 +28,8 @@ class Town:
 
     def enter(self, gate: Gate, request: Request, slot_key: Any) -> Callable[[], None]:
         """Show ``request``; call what comes back when it leaves."""
-        visit = self.table.enter(self.slots, gate, request, slot_key)
-        return lambda: self.table.leave(request, visit)
+        visit = self.table.enter(self.slots, gate, request, request.meta, slot_key)
+        return lambda: self.table.leave(request, request.meta, visit)
 
 
 def test_a_slot_name_shows_every_host_behind_it() -> None:
