@@ -13,8 +13,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import http_sf
-
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,16})(\.[0-9]{1,9})?\s*(?:[,;].*)?", re.DOTALL)
 _DICTIONARY = re.compile(r"\s*[a-z*][a-z0-9_.*-]*=")
 _MAX_FIELD_CHARS = 1024
@@ -110,10 +108,7 @@ def _structured(headers: Mapping[str, str]) -> list[Quota]:
 
 
 def _dictionary_form(field: str) -> list[Quota]:
-    try:
-        told = http_sf.parse(field.encode("latin-1", "replace"), tltype="dictionary")
-    except (http_sf.StructuredFieldError, ValueError):
-        return []
+    told = _parsed(field, "dictionary")
     if not isinstance(told, dict):
         return []
     values = {name: whole(member[0]) for name, member in told.items() if isinstance(member, tuple)}
@@ -127,13 +122,20 @@ def _items(field: str) -> list[tuple[str, Mapping[str, object]]]:
     """(name, parameters) of each item of a structured list; empty if it is malformed."""
     if len(field) > _MAX_FIELD_CHARS:
         return []
-    try:
-        told = http_sf.parse(field.encode("latin-1", "replace"), tltype="list")
-    except (http_sf.StructuredFieldError, ValueError):
-        return []
+    told = _parsed(field, "list")
     if not isinstance(told, list):
         return []
     return [(str(member[0]), member[1]) for member in told if isinstance(member, tuple)]
+
+
+def _parsed(field: str, kind: str) -> object:
+    """A structured field of the top-level type ``kind``; ``None`` if it is malformed."""
+    import http_sf
+
+    try:
+        return http_sf.parse(field.encode("latin-1", "replace"), tltype=kind)
+    except (http_sf.StructuredFieldError, ValueError):
+        return None
 
 
 def whole(value: object) -> int | None:

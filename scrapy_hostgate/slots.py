@@ -25,8 +25,6 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy_hostgate.answers import LATENCY, Answers
 from scrapy_hostgate.dispatch import UNGATED, Dispatch
 from scrapy_hostgate.errors import HostStalledError
-from scrapy_hostgate.fleet.join import join_fleet
-from scrapy_hostgate.fleet.member import FleetMember
 from scrapy_hostgate.gate import Gate
 from scrapy_hostgate.keys import HostKeys, has_host
 from scrapy_hostgate.lag import LoopLag
@@ -45,6 +43,8 @@ if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
+
+    from scrapy_hostgate.fleet.member import FleetMember
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,10 @@ class SlotManager:
         self._crawl_delays = CrawlDelays(DELAYS_PER_HOST * settings.max_hosts)
         self._fleet: FleetMember | None = None
         if settings.fleet.url:
+            # Here, and other rare things likewise: every object that is loaded is looked at by the
+            # garbage collector all through the crawl, which shows in its CPU time.
+            from scrapy_hostgate.fleet.join import join_fleet
+
             self._fleet = join_fleet(
                 settings.fleet,
                 crawler,

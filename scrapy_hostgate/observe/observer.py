@@ -18,7 +18,6 @@ from scrapy_hostgate.controller import Controller, Decision, Law
 from scrapy_hostgate.gate import Gate, Verdict
 from scrapy_hostgate.observe.board import MAX_ROWS, Board, board_of, row_of, survey
 from scrapy_hostgate.observe.events import GateEvent
-from scrapy_hostgate.observe.journal import Journal
 from scrapy_hostgate.observe.log import (
     log_adopted,
     log_capped,
@@ -35,6 +34,8 @@ from scrapy_hostgate.signals import hostgate_limit_changed
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+
+    from scrapy_hostgate.observe.journal import Journal
 
 TICK_S = 1.0
 SPOILED_BEFORE_WARNING = 100
@@ -90,6 +91,8 @@ class Observer:
         self._trouble_at = self._began + self._trouble_every_s
         self._journal: Journal | None = None
         if settings.observing.events or settings.observing.report:
+            from scrapy_hostgate.observe.journal import Journal
+
             self._journal = Journal(crawler, settings.observing, clock)
         self.keeps_all = self._journal is not None
         self._views = Views(crawler, settings.observing, self.board)
