@@ -572,6 +572,24 @@ def test_a_slow_host_is_never_widened() -> None:
 # -- widen --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("baseline_s", "to"), [(0.049, []), (0.08, [3])])
+def test_a_host_is_widened_only_for_more_than_noise(baseline_s: float, to: list[int]) -> None:
+    """49 ms cannot fall by the 50 ms that count, 80 ms can."""
+    trace = Trace()
+    trace.run(times(64, baseline_s))
+    found = trace.run(times(20, baseline_s / 10))
+    assert [(one.limit_to, one.reason) for one in found] == [(n, Reason.FASTER) for n in to]
+
+
+def test_a_host_as_fast_as_the_noise_finds_back_to_the_start() -> None:
+    """Answers in 5 ms: collapsed to 1, it is at 2 again after the recovery delay, and not above."""
+    trace = Trace()
+    trace.run(times(64, 0.005))
+    trace.refuse()
+    found = trace.run(times(100, 0.005))
+    assert [(one.limit_to, one.reason) for one in found] == [(2, Reason.RECOVERED)]
+
+
 def test_exactly_the_widen_bound_is_not_below_it() -> None:
     """HG-29, point 5: a median of exactly 0.6 × p95 changes nothing; a hair less does at once."""
     trace = Trace()

@@ -102,6 +102,17 @@ def test_a_refusal_acts_before_its_slot_is_free() -> None:
     assert host.gate.in_flight == 1
 
 
+def test_who_waits_for_a_place_cannot_leave() -> None:
+    """Limit 2, both out: the third stays where it is, and nothing of the two changes."""
+    host = Host()
+    first, _second = host.depart(2)
+    waiter = host.gate.arrive()
+    assert not host.gate.left(waiter)
+    assert (host.gate.departures, host.gate.in_flight, host.gate.waiting) == (2, 2, 1)
+    host.land(first)
+    assert host.gate.left(waiter)
+
+
 def test_after_the_pause_one_goes_and_the_rest_wait() -> None:
     """The pause of 1 s runs from the refusal; when it ends there is room for one."""
     host = Host()

@@ -212,14 +212,21 @@ def test_idle_is_nobody_out_and_nobody_waiting() -> None:
 
 
 def test_it_drains_while_more_are_out_than_allowed() -> None:
-    """Three out and three allowed: no; two allowed: until one has come back."""
+    """Three out and three allowed: no; one allowed: until two have come back, or may be out."""
     desk = Desk(3)
-    first, *_ = desk.acquire(3)
+    first, second, third = desk.acquire(3)
     assert not desk.semaphore.drains
-    desk.semaphore.resize(2)
+    desk.semaphore.resize(1)
     assert desk.semaphore.drains
     desk.semaphore.release(first)
+    assert desk.semaphore.drains
+    desk.semaphore.resize(2)
     assert not desk.semaphore.drains
+    desk.semaphore.resize(1)
+    desk.semaphore.requeue(second)
+    assert (desk.counts, desk.semaphore.drains) == ((1, 1), False)
+    desk.semaphore.release(third)
+    assert (second.granted, desk.semaphore.drains) == (True, False)
 
 
 # -- the order ----------------------------------------------------------------------------------
