@@ -203,11 +203,11 @@ def visit(manager: Any, hosts: int, visits: int, name: str) -> None:
             request = page(f"{name}{n}.example", number)
             gate = manager.registry.gate(manager.keys.of_request(request))
             permit = gate.arrive()
-            shown = manager._views.enter(slots, gate, request, gate.key)
+            shown = manager._views.enter(slots, gate, request, request.meta, gate.key)
             gate.answered(0.1)
             gate.record(permit, Outcome.OK, 0.1 + number % 7 / 1000)
             gate.leave(permit)
-            manager._views.leave(request, shown)
+            manager._views.leave(request, request.meta, shown)
 
 
 # --- growth -------------------------------------------------------------------------------

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +23,7 @@ from scrapy_hostgate import HostGatePriorityQueue
 HOSTS = 1500
 REFUSING = [f"h{n}.test" for n in range(100, HOSTS, 100)]
 KEPT = 100
+BENCHMARK = Path(__file__).resolve().parent.parent / "benchmarks" / "many_hosts.py"
 
 
 class MemoryHandler:
@@ -96,3 +101,18 @@ async def test_thousands_of_hosts_leave_little_behind() -> None:
     assert sum(gate.limit == 1 for gate in kept) == len(REFUSING)
     assert len([name for name in result.stats if name.startswith("hostgate/host/")]) <= 50 * 8
     assert watch.megabytes[1] - watch.megabytes[0] < 10
+
+
+@pytest.mark.parametrize(
+    ("what", "size", "figure"),
+    [
+        ("memory", {"hosts": 20, "visits": 5, "kept": 100}, "bytes"),
+        ("cpu", {"queue": "hostgate", "hosts": 20, "rounds": 100, "closed": 0.5}, "us"),
+    ],
+)
+def test_the_benchmark_still_measures(what: str, size: dict[str, Any], figure: str) -> None:
+    """It calls the gates as the slot manager does, so it has to change when that does."""
+    command = [sys.executable, str(BENCHMARK), "child", what, json.dumps(size)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)[figure] > 0
