@@ -48,6 +48,7 @@ class LoopLag:
 
     def stop(self) -> None:
         """Cancel the timer."""
+        self.watching = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

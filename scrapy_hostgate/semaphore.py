@@ -41,7 +41,7 @@ class Permit:
     def __init__(self, priority: int, arrival: int) -> None:
         self.priority = priority
         self.arrival = arrival
-        """The how manieth it is at its semaphore."""
+        """Its number at its semaphore, in order of arrival."""
         self.state = WAITING
         self.granted_at = 0.0
         """When, in seconds of the semaphore's clock; 0 before."""
