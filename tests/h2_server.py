@@ -92,8 +92,11 @@ class H2Connection(Talk):
         head = Head(fields[":method"], host, fields[":path"], fields, False, True, 0, False)
         port = self._transport.get_extra_info("sockname")[1]
         arrival, reply = self._service.take(head, port, self._number)
-        if reply.end is not None or reply.body_time > 0:
-            raise ValueError(f"{reply}: only whole answers are spoken here")
+        most = self._state.max_outbound_frame_size
+        if reply.end is not None or reply.body_time > 0 or len(reply.body or b"") > most:
+            if arrival is not None:
+                self._service.recorder.leave(arrival, completed=False)
+            raise ValueError(f"{reply}: only whole answers of up to {most} bytes are spoken here")
         timer = self._loop.call_later(reply.delay, self._answer, event.stream_id, reply)
         self._streams[event.stream_id] = arrival, timer
 
